@@ -107,9 +107,10 @@ fn moved(at: u64, from: u64, to: u64) -> u64 {
 }
 
 /// The process that writes records, so that two of them never write under one name. No two processes, whether they run
-/// at the same time or not, have the same.
+/// at the same time or not, have the same. In a record it is digits: no number there may be so large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Writer(pub u64);
+#[serde(transparent)]
+pub struct Writer(#[serde(with = "digits")] pub [u8; 8]);
 
 /// The text of a record.
 #[derive(Serialize, Deserialize)]

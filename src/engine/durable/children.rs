@@ -73,7 +73,7 @@ pub struct ReadTurns {
 pub type Prefixes = HashMap<ForkId, Arc<ParentPrefix>>;
 
 fn record_name(name: ChildName) -> String {
-    format!("{}-{:x}", digits::of(&name.writer.0.to_be_bytes()), name.number)
+    format!("{}-{:x}", digits::of(&name.writer.0), name.number)
 }
 
 pub fn key(name: ChildName) -> Option<RecordKey> {
@@ -92,7 +92,7 @@ pub fn named(name: &str) -> Option<(ChildName, bool)> {
         _ => (name, false),
     };
     let (writer, number) = name.split_once('-')?;
-    let writer = Writer(u64::from_be_bytes(digits::read(writer)?));
+    let writer = Writer(digits::read(writer)?);
     Some((ChildName { writer, number: u64::from_str_radix(number, 16).ok()? }, is_changing))
 }
 

@@ -30,14 +30,14 @@ fn later(now: u64) -> Times {
 
 fn saving() -> TestTenant {
     let tenant = TestTenant::new();
-    tenant.look(|state| state.save_as(Writer(1)));
+    tenant.look(|state| state.save_as(Writer([0xf1; 8])));
     tenant
 }
 
 /// The tenant as another process knows it that has read these records.
 fn restored(changes: &[Change], now: u64) -> TestTenant {
     let tenant = TestTenant::new();
-    tenant.look(|state| state.save_as(Writer(2)));
+    tenant.look(|state| state.save_as(Writer([0xf2; 8])));
     let outcome = restore(&tenant, changes, Origin::Everything { is_shared: false }, later(now));
     assert_eq!(outcome, Restored { records: changes.len(), unreadable: 0 });
     assert_eq!(take_unsaved(&tenant, Pace::Soon, later(now)), [], "what was read is not written again");
@@ -189,7 +189,7 @@ fn a_child_that_another_process_goes_on_with_is_known_by_its_newest_turn() {
     let news = take_unsaved(&other, Pace::Soon, later(1_400));
     let children = news.iter().filter(|change| change.key().kind == RecordKind::Child);
     let names: Vec<&str> = children.map(|change| change.key().name.as_str()).collect();
-    assert_eq!(names, ["0000000000000001-1-1"], "it keeps its name");
+    assert_eq!(names, ["f1f1f1f1f1f1f1f1-1-1"], "it keeps its name");
     restore(&tenant, &news, Origin::Since, times(1_400));
     let turn = |tenant: &TestTenant, at| tenant.accept(tenant.send(&child_again("a"), at), at).child_turn;
     assert_eq!(turn(&tenant, 1_500), Some(3));
@@ -204,13 +204,13 @@ fn a_record_that_is_too_large_is_counted_and_keeps_no_other_back() {
     tenant.parent_has_called(1_000);
     tenant.exchange(&child_body("a"), reads, 1_100);
     tenant.look(|state| {
-        let child = state.fan_outs.named_child(ChildName { writer: Writer(1), number: 1 }).unwrap();
+        let child = state.fan_outs.named_child(ChildName { writer: Writer([0xf1; 8]), number: 1 }).unwrap();
         (0..64).for_each(|call| state.fan_outs.called(child, &format!("{call}-{}", "x".repeat(20_000))));
     });
     let Taken { changes, too_large } = take_changes(&tenant, Pace::Soon, times(1_200));
     assert_eq!(too_large, 1, "its marks");
     let names: Vec<&str> = changes.iter().map(|change| change.key().name.as_str()).collect();
-    assert!(names.contains(&"0000000000000001-1"), "{names:?}");
+    assert!(names.contains(&"f1f1f1f1f1f1f1f1-1"), "{names:?}");
 }
 
 #[test]

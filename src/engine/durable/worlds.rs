@@ -9,7 +9,7 @@ use crate::engine::words::{RecordKind, TenantId, Ttl, digits};
 const TTL_MS: u64 = Ttl::OneHour.ms();
 
 fn name(writer: Writer) -> String {
-    digits::of(&writer.0.to_be_bytes())
+    digits::of(&writer.0)
 }
 
 /// Reads whose record it is, and which part, if it is one.
@@ -18,7 +18,7 @@ pub fn named(name: &str) -> Option<(Writer, Option<u32>)> {
         Some((writer, part)) => (writer, Some(u32::from_str_radix(part, 16).ok()?)),
         None => (name, None),
     };
-    Some((Writer(u64::from_be_bytes(digits::read(writer)?)), part))
+    Some((Writer(digits::read(writer)?), part))
 }
 
 pub fn put_part(

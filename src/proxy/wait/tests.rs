@@ -367,7 +367,7 @@ async fn a_child_waits_for_the_seal_or_until_its_time_has_come() {
 async fn a_child_goes_on_once_another_process_tells_that_the_answer_has_ended_or_has_come_to_nothing() {
     for is_sealed in [true, false] {
         let ([here, there], policy) = ([gate(), gate()], policy());
-        there.tenant.look(|state| state.save_as(Writer(1)));
+        there.tenant.look(|state| state.save_as(Writer([0xf1; 8])));
         let times = |gate: &TestGate| Times { now: gate.clock.now(), unix_ms: 1_700_000_000_000 };
         let hear = |origin| {
             let told = take_unsaved(&*there.tenant, Pace::Soon, times(&there));

@@ -273,7 +273,7 @@ impl Durable {
 /// Draws a name that no other process has.
 fn random_writer() -> Writer {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-    Writer(RandomState::new().build_hasher().finish())
+    Writer(RandomState::new().build_hasher().finish().to_be_bytes())
 }
 
 /// A store that could not be opened.

@@ -35,6 +35,7 @@ async fn a_parent_that_goes_on_elsewhere_fans_out_there_and_its_children_are_for
         let last = lead.turn_through(&fleet.line(0)).await;
         assert_eq!((&plan(&last)[..2], lead.replays), (&["parent", "aligned"][..], 0), "{model} {repeats:?}");
         assert_eq!(fleet.sum("fallbacks_total", &[]), 0.0);
+        assert_eq!(fleet.sum("store_unreadable_total", &[]), 0.0, "{model} {repeats:?}");
         assert!(fleet.sim.requests().iter().all(|request| request.status == Some(200)), "{model}");
     }
 }

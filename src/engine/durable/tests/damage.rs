@@ -89,7 +89,7 @@ proptest! {
             }
         }
         let tenant = TestTenant::new();
-        tenant.look(|state| state.save_as(Writer(2)));
+        tenant.look(|state| state.save_as(Writer([0xf2; 8])));
         restore(&tenant, &changes, Origin::Everything { is_shared: false }, later(1_200));
         goes_on(&tenant);
     }

@@ -174,7 +174,7 @@ fn a_tenant_whose_last_seconds_are_lost_shows_no_saving_for_a_while() {
 #[test]
 fn an_entry_that_another_process_has_written_is_predicted() {
     let [tenant, other] = [saving(), TestTenant::new()];
-    other.look(|state| state.save_as(Writer(2)));
+    other.look(|state| state.save_as(Writer([0xf2; 8])));
     let body = plain_body("Be brief.", &["Why?"]);
     tenant.exchange(&body, yes, 1_000);
     let changes = take_unsaved(&tenant, Pace::All, times(1_100));

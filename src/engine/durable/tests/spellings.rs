@@ -49,7 +49,7 @@ fn the_spellings_of_tools_in_use_are_written_again_before_their_records_end() {
         }
     }
     let other = TestTenant::new();
-    other.look(|state| state.save_as(Writer(2)));
+    other.look(|state| state.save_as(Writer([0xf2; 8])));
     restore(&other, &first, Origin::Everything { is_shared: false }, times(1_000));
     assert_eq!(goes_on(&other, "How?", 5_000)[0], NONE);
     assert_eq!(goes_on(&other, "When?", 7_000)[0], [WEEK_MS]);

@@ -27,7 +27,7 @@ fn times(now: u64) -> Times {
 /// A tenant with a record of every kind.
 fn tenant() -> TestTenant {
     let tenant = TestTenant::new();
-    tenant.look(|state| state.save_as(Writer(1)));
+    tenant.look(|state| state.save_as(Writer([0xf1; 8])));
     tenant.parent_has_called(1_000);
     tenant.exchange(&child_body("a"), reads, 1_100);
     let mut held = plain_body("Be brief.", &["Why?"]);
@@ -91,7 +91,7 @@ fn kept() -> (Vec<Change>, String) {
 /// Restores records, and returns what the child's next turn goes out as.
 fn goes_on(changes: &[Change]) -> String {
     let tenant = TestTenant::new();
-    tenant.look(|state| state.save_as(Writer(2)));
+    tenant.look(|state| state.save_as(Writer([0xf2; 8])));
     let times = Times { now: Moment(APART_MS + 1_200), ..times(1_200) };
     let outcome = restore(&tenant, changes, Origin::Everything { is_shared: false }, times);
     assert_eq!(outcome, Restored { records: changes.len(), unreadable: 0 });
