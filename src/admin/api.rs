@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use axum::{Json, Router};
 use prometheus::core::Collector as _;
 use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
 
 use crate::config::{KEYS, SECTIONS};
 use crate::engine::cache::learned::LAYERS;
@@ -16,7 +17,7 @@ use crate::engine::family::fanout::Summary;
 use crate::engine::fork::experiment::Rereads;
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{Arm, Hex, Moment, TenantId};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SharedText};
 use crate::proxy::Proxy;
 use crate::proxy::live::Live;
 use crate::store::Forgotten;
@@ -32,6 +33,11 @@ const UNKNOWN_TENANT: &str = "nothing is known of such a tenant";
 struct ApiState {
     live: Live,
     metrics: Arc<Metrics>,
+    /// The pages for which every tenant is locked once.
+    forks: SharedText,
+    prefixes: SharedText,
+    /// Held while one fan-out is looked for.
+    looking: Arc<Mutex<()>>,
 }
 
 /// Returns the pages under `/api`.
@@ -43,7 +49,13 @@ pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
         .route("/api/prefixes", get(prefixes))
         .route("/api/breaks", get(breaks))
         .route("/api/tenants/{digest}", delete(forget))
-        .with_state(ApiState { live, metrics })
+        .with_state(ApiState {
+            live,
+            metrics,
+            forks: SharedText::default(),
+            prefixes: SharedText::default(),
+            looking: Arc::default(),
+        })
 }
 
 /// Shows the configuration in force, with secrets masked.
@@ -64,27 +76,38 @@ async fn config(State(desk): State<ApiState>) -> Json<Value> {
     }))
 }
 
-async fn forks(State(desk): State<ApiState>) -> Json<Value> {
-    let now = desk.live.now().clock().now();
-    let mut found = desk.summaries();
+/// Shows the newest fan-outs. It is rendered off the threads that serve connections, and shared.
+async fn forks(State(desk): State<ApiState>) -> Response {
+    let live = desk.live.clone();
+    shared(&desk.forks, move || all_forks(&live)).await
+}
+
+fn all_forks(live: &Live) -> Value {
+    let now = live.now().clock().now();
+    let mut found = summaries(live);
     found.sort_by_key(|(_, fork)| std::cmp::Reverse(fork.since));
     let all = found.len();
     let listed: Vec<_> =
         found.iter().take(LISTED_MAX).map(|(tenant, fork)| shown(*tenant, fork, now)).collect();
-    let mut rereads = desk.live.now().store().rereads();
+    let mut rereads = live.now().store().rereads();
     rereads.sort_by_key(|(.., rereads)| std::cmp::Reverse(rereads.tokens));
     let reread = |(tenant, tool, arm, rereads): &(TenantId, String, Arm, Rereads)| {
         let (tokens, turns) = (rereads.tokens, rereads.turns);
         json!({ "tenant": tenant.to_string(), "tool": tool, "arm": arm.as_str(), "tokens": tokens, "turns": turns })
     };
     let rereads: Vec<_> = rereads.iter().take(LISTED_MAX).map(reread).collect();
-    Json(json!({ "forks": listed, "live": all, "rereads": rereads }))
+    json!({ "forks": listed, "live": all, "rereads": rereads })
 }
 
 async fn fork(State(desk): State<ApiState>, Path(id): Path<String>) -> Response {
     let now = desk.live.now().clock().now();
-    let Some((tenant, fork)) = desk.summaries().into_iter().find(|(_, fork)| fork.id.to_string() == id)
-    else {
+    let live = desk.live.clone();
+    let find = move || summaries(&live).into_iter().find(|(_, fork)| fork.id.to_string() == id);
+    // One at a time, so that those who ask take one core at most.
+    let looking = desk.looking.lock().await;
+    let found = tokio::task::spawn_blocking(find).await;
+    drop(looking);
+    let Ok(Some((tenant, fork))) = found else {
         return nothing("no such fan-out is remembered");
     };
     let mut value = shown(tenant, &fork, now);
@@ -117,8 +140,13 @@ fn shown(tenant: TenantId, fork: &Summary, now: Moment) -> Value {
 }
 
 /// Shows the number of remembered prefixes, by layer and tenant.
-async fn prefixes(State(desk): State<ApiState>) -> Json<Value> {
-    let proxy = desk.live.now();
+async fn prefixes(State(desk): State<ApiState>) -> Response {
+    let live = desk.live.clone();
+    shared(&desk.prefixes, move || all_prefixes(&live)).await
+}
+
+fn all_prefixes(live: &Live) -> Value {
+    let proxy = live.now();
     let layers = |counts: [usize; 4]| -> Map<String, Value> {
         LAYERS.iter().zip(counts).map(|(layer, count)| (layer.as_str().to_owned(), count.into())).collect()
     };
@@ -130,7 +158,22 @@ async fn prefixes(State(desk): State<ApiState>) -> Json<Value> {
             |(id, tenant)| json!({ "tenant": id.to_string(), "layers": layers(tenant.look(|state| state.learned.prefixes())) }),
         )
         .collect();
-    Json(json!({ "layers": layers(proxy.store().prefixes()), "tenants": tenants, "live": known.len() }))
+    json!({ "layers": layers(proxy.store().prefixes()), "tenants": tenants, "live": known.len() })
+}
+
+/// Answers with a page that all share who ask for it.
+async fn shared(page: &SharedText, render: impl FnOnce() -> Value + Send + 'static) -> Response {
+    match page.text(|| Ok(render().to_string())).await {
+        Ok((text, age)) => {
+            let age = HeaderValue::from(age.as_millis() as u64);
+            let kind = HeaderValue::from_static("application/json");
+            ([(header::CONTENT_TYPE, kind), (super::AGE.clone(), age)], text).into_response()
+        }
+        Err(error) => {
+            tracing::error!(error, "a page cannot be rendered");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
 }
 
 /// Shows the cache breaks since the start, by layer and cause.
@@ -216,13 +259,11 @@ fn nothing(why: &'static str) -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "error": why }))).into_response()
 }
 
-impl ApiState {
-    fn summaries(&self) -> Vec<(TenantId, Summary)> {
-        let known = self.live.now().store().known();
-        let of = |(id, tenant): (TenantId, Arc<crate::store::Tenant>)| {
-            let forks = tenant.look(|state| state.fan_outs.points().summaries());
-            forks.into_iter().map(move |fork| (id, fork))
-        };
-        known.into_iter().flat_map(of).collect()
-    }
+fn summaries(live: &Live) -> Vec<(TenantId, Summary)> {
+    let known = live.now().store().known();
+    let of = |(id, tenant): (TenantId, Arc<crate::store::Tenant>)| {
+        let forks = tenant.look(|state| state.fan_outs.points().summaries());
+        forks.into_iter().map(move |fork| (id, fork))
+    };
+    known.into_iter().flat_map(of).collect()
 }

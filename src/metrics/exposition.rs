@@ -20,8 +20,12 @@ const SAVED_MAX: f64 = 10.0;
 #[derive(Clone)]
 pub struct Exposition {
     metrics: Arc<Metrics>,
-    state: Arc<Mutex<State>>,
+    shared: SharedText,
 }
+
+/// A text that is rendered for whoever asks, with what is said above of it.
+#[derive(Clone)]
+pub struct SharedText(Arc<Mutex<State>>);
 
 struct State {
     allowance: Allowance,
@@ -30,14 +34,31 @@ struct State {
 
 impl Exposition {
     pub fn of(metrics: Arc<Metrics>) -> Exposition {
-        let state = State { allowance: Allowance::new(Instant::now()), last: None };
-        Exposition { metrics, state: Arc::new(Mutex::new(state)) }
+        Exposition { metrics, shared: SharedText::default() }
     }
 
-    /// Returns the text and its age. Those who ask while it is rendered wait for it.
+    /// Returns the text and its age.
     pub async fn text(&self) -> Result<(Bytes, Duration), String> {
+        let metrics = Arc::clone(&self.metrics);
+        self.shared.text(move || metrics.render().map_err(|error| error.to_string())).await
+    }
+}
+
+impl Default for SharedText {
+    fn default() -> SharedText {
+        let state = State { allowance: Allowance::new(Instant::now()), last: None };
+        SharedText(Arc::new(Mutex::new(state)))
+    }
+}
+
+impl SharedText {
+    /// Returns the text and its age. Those who ask while it is rendered wait for it.
+    pub async fn text(
+        &self,
+        render: impl FnOnce() -> Result<String, String> + Send + 'static,
+    ) -> Result<(Bytes, Duration), String> {
         let asked = Instant::now();
-        let mut guard = self.state.lock().await;
+        let mut guard = self.0.lock().await;
         let state = &mut *guard;
         if let Some((text, rendered)) = &state.last
             && (*rendered >= asked || !state.allowance.has_one(Instant::now()))
@@ -45,10 +66,9 @@ impl Exposition {
             return Ok((text.clone(), rendered.elapsed()));
         }
         state.allowance.take();
-        let (metrics, began) = (Arc::clone(&self.metrics), Instant::now());
-        let rendered = tokio::task::spawn_blocking(move || metrics.render()).await;
-        let text = rendered.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        let text = Bytes::from(text);
+        let began = Instant::now();
+        let rendered = tokio::task::spawn_blocking(render).await;
+        let text = Bytes::from(rendered.map_err(|error| error.to_string())??);
         state.last = Some((text.clone(), began));
         Ok((text, Duration::ZERO))
     }

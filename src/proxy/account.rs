@@ -4,12 +4,17 @@
 //! | who | may take |
 //! |---|---|
 //! | tenants without an accepted request, all together | a quarter: credentials are free to invent |
-//! | any tenant | at most three times what it leaves for others |
+//! | one of them | three quarters of that |
+//! | any other tenant | at most three times what it leaves for others |
 //! | tenants with children on a prefix | also the last eighth: without it, those children would be refused upstream |
+//!
+//! A quarter that is full of uploads would keep a new tenant from ever being accepted. So the upload there of which
+//! nothing has come for longest makes room.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::displaced::{UploadPlace, UploadState};
 use crate::engine::request::identify::Sender;
 use crate::engine::words::TenantId;
 use crate::store::Store;
@@ -24,7 +29,7 @@ const RESERVE: usize = 8;
 /// Whose request it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
-    /// One credential is one payer, whatever workspaces it names.
+    /// One credential is one payer, whatever workspaces and further credentials come with it.
     pub tenant: TenantId,
     pub standing: Standing,
 }
@@ -39,7 +44,8 @@ impl Payer {
             Some(known) if known.has_forked_children() => Standing::WithChildren,
             Some(_) => Standing::Known,
         };
-        Payer { tenant: sender.payer.unwrap_or(TenantId::NOBODY), standing }
+        let tenant = store.payer(sender, standing != Standing::Stranger);
+        Payer { tenant: tenant.unwrap_or(TenantId::NOBODY), standing }
     }
 }
 
@@ -75,6 +81,9 @@ struct Taken {
     strangers: usize,
     /// Of tenants that have taken anything.
     tenants: HashMap<TenantId, usize>,
+    /// The uploads that make room for others, by number.
+    uploads: HashMap<u64, Arc<UploadState>>,
+    next_upload: u64,
 }
 
 /// What was taken for one request, given back when dropped.
@@ -83,18 +92,31 @@ pub struct Charge {
     account: Arc<Account>,
     payer: Payer,
     amount: usize,
+    /// The state of its upload, if that may have to make room.
+    upload: Option<Arc<UploadState>>,
 }
 
 impl Account {
     /// Charges a request with nothing yet.
     pub fn open(self: &Arc<Self>, payer: Payer) -> Charge {
-        Charge { account: Arc::clone(self), payer, amount: 0 }
+        Charge { account: Arc::clone(self), payer, amount: 0, upload: None }
     }
 
-    /// Charges a request with one, if there is room.
+    /// Charges a request with one, if there is room, or if the upload of another can make it.
     pub fn take_one(self: &Arc<Self>, payer: Payer, limit: usize) -> Option<Charge> {
         let mut charge = self.open(payer);
-        charge.grow(1, limit).then_some(charge)
+        if charge.grow(1, limit) {
+            return Some(charge);
+        }
+        let displaced = self.lock().displace(payer, limit)?;
+        charge.amount = 1;
+        displaced.wake();
+        Some(charge)
+    }
+
+    /// The upload needs its place no more, or makes room no more.
+    pub(super) fn forget_upload(&self, number: u64) {
+        self.lock().uploads.remove(&number);
     }
 
     /// The amount that all have taken.
@@ -108,8 +130,9 @@ impl Account {
 }
 
 impl Taken {
-    fn take(&mut self, payer: Payer, amount: usize, limit: usize) -> bool {
-        let mine = self.tenants.get(&payer.tenant).copied().unwrap_or(0);
+    /// `own`: what was charged to the request before.
+    fn take(&mut self, payer: Payer, amount: usize, own: usize, limit: usize) -> bool {
+        let mine = self.of(payer);
         let most = match payer.standing {
             Standing::Stranger | Standing::Known => limit - limit / RESERVE,
             Standing::WithChildren => limit,
@@ -117,19 +140,47 @@ impl Taken {
         let Some(left) = self.all.checked_add(amount).and_then(|all| most.checked_sub(all)) else {
             return false;
         };
+        // Whoever has nothing yet gets what there is: the limit may be as small as one body.
         let fits = match payer.standing {
-            Standing::Stranger => self.strangers + amount <= (limit / STRANGERS).max(1),
-            // Whoever has nothing yet gets what there is: the limit may be as small as one body.
+            Standing::Stranger => {
+                let quarter = quarter(limit);
+                self.strangers + amount <= quarter && (mine == own || mine + amount <= most_of_one(quarter))
+            }
             Standing::Known | Standing::WithChildren => {
                 mine == 0 || mine + amount <= left.saturating_mul(SHARE)
             }
         };
         if fits {
-            self.all += amount;
-            self.strangers += if payer.standing == Standing::Stranger { amount } else { 0 };
-            *self.tenants.entry(payer.tenant).or_default() += amount;
+            self.add(payer, amount);
         }
         fits
+    }
+
+    /// Gives a stranger the place of the upload of which nothing has come for longest: of its own uploads if it has as
+    /// much as it may, of all otherwise.
+    fn displace(&mut self, payer: Payer, limit: usize) -> Option<Arc<UploadState>> {
+        if payer.standing != Standing::Stranger {
+            return None;
+        }
+        let is_full = self.of(payer) >= most_of_one(quarter(limit));
+        let may_go = |upload: &&Arc<UploadState>| !is_full || upload.payer().tenant == payer.tenant;
+        let slowest = self.uploads.values().filter(may_go).min_by_key(|upload| upload.moved_at())?;
+        let slowest = Arc::clone(slowest);
+        self.uploads.remove(&slowest.number());
+        slowest.displace();
+        self.give_back(slowest.payer(), 1);
+        self.add(payer, 1);
+        Some(slowest)
+    }
+
+    fn of(&self, payer: Payer) -> usize {
+        self.tenants.get(&payer.tenant).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, payer: Payer, amount: usize) {
+        self.all += amount;
+        self.strangers += if payer.standing == Standing::Stranger { amount } else { 0 };
+        *self.tenants.entry(payer.tenant).or_default() += amount;
     }
 
     fn give_back(&mut self, payer: Payer, amount: usize) {
@@ -147,9 +198,24 @@ impl Taken {
 impl Charge {
     /// Charges more, if there is room. Returns true if there was.
     pub fn grow(&mut self, amount: usize, limit: usize) -> bool {
-        let fits = self.account.lock().take(self.payer, amount, limit);
+        let fits = self.account.lock().take(self.payer, amount, self.amount, limit);
         self.amount += if fits { amount } else { 0 };
         fits
+    }
+
+    /// The place of an upload, which makes room for others until it is dropped. None unless a stranger takes one place.
+    pub fn upload(&mut self) -> Option<UploadPlace> {
+        if self.payer.standing != Standing::Stranger || self.amount != 1 {
+            return None;
+        }
+        let mut taken = self.account.lock();
+        let number = taken.next_upload;
+        taken.next_upload += 1;
+        let state = Arc::new(UploadState::new(number, self.payer));
+        taken.uploads.insert(number, Arc::clone(&state));
+        drop(taken);
+        self.upload = Some(Arc::clone(&state));
+        Some(UploadPlace::new(Arc::clone(&self.account), state))
     }
 
     pub fn payer(&self) -> Payer {
@@ -164,10 +230,28 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.amount > 0 {
-            self.account.lock().give_back(self.payer, self.amount);
+        if self.amount == 0 {
+            return;
         }
+        let mut taken = self.account.lock();
+        if let Some(upload) = &self.upload {
+            taken.uploads.remove(&upload.number());
+            if upload.is_displaced() {
+                return;
+            }
+        }
+        taken.give_back(self.payer, self.amount);
     }
+}
+
+/// The part of a limit that strangers share.
+fn quarter(limit: usize) -> usize {
+    (limit / STRANGERS).max(1)
+}
+
+/// The most of it that one of them may take.
+fn most_of_one(quarter: usize) -> usize {
+    (quarter - quarter / (SHARE + 1)).max(1)
 }
 
 #[cfg(test)]
@@ -194,6 +278,87 @@ mod tests {
         assert_eq!((taken.len(), account.taken()), (20, 20));
         assert_eq!(all_of(&account, payer(200, Standing::Known), LIMIT).len(), 37, "three quarters of 50");
         assert_eq!(account.taken(), 20, "given back");
+    }
+
+    #[test]
+    fn one_stranger_leaves_a_part_of_the_quarter_for_others() {
+        let account = Arc::<Account>::default();
+        for one in [Payer::NOBODY, payer(1, Standing::Stranger)] {
+            let taken = all_of(&account, one, LIMIT);
+            assert_eq!(taken.len(), 15, "three quarters of 20");
+            assert_eq!(all_of(&account, payer(2, Standing::Stranger), LIMIT).len(), 5);
+        }
+        let mut alone = account.open(payer(1, Standing::Stranger));
+        assert!(alone.grow(10, LIMIT) && alone.grow(10, LIMIT), "one request gets what there is");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_takes_the_place_of_the_upload_that_waits_for_longest() {
+        let account = Arc::<Account>::default();
+        let mut charges: Vec<Charge> =
+            (0..20).filter_map(|number| account.take_one(payer(number, Standing::Stranger), LIMIT)).collect();
+        assert!(account.take_one(payer(30, Standing::Stranger), LIMIT).is_none(), "none is an upload");
+        let places: Vec<_> = charges[..3].iter_mut().map(|charge| charge.upload().unwrap()).collect();
+        tokio::time::advance(std::time::Duration::from_millis(5)).await;
+        places[0].moved();
+        places[2].moved();
+        assert!(account.take_one(payer(31, Standing::Known), LIMIT).is_some());
+        let newcomer = account.take_one(payer(30, Standing::Stranger), LIMIT).unwrap();
+        let displaced = |number: usize| places[number].is_taken();
+        assert_eq!([displaced(0), displaced(1), displaced(2)], [false, true, false]);
+        assert_eq!(account.taken(), 20);
+        drop(places);
+        assert!(account.take_one(payer(32, Standing::Stranger), LIMIT).is_none(), "all uploads have ended");
+        drop((newcomer, charges));
+        assert_eq!(account.taken(), 0);
+        assert!(account.lock().uploads.is_empty() && account.lock().tenants.is_empty());
+    }
+
+    #[test]
+    fn a_stranger_with_all_it_may_have_displaces_its_own() {
+        let account = Arc::<Account>::default();
+        let mut other = account.take_one(payer(1, Standing::Stranger), LIMIT).unwrap();
+        let other = other.upload().unwrap();
+        let mut nobody = all_of(&account, Payer::NOBODY, LIMIT);
+        assert!(account.take_one(Payer::NOBODY, LIMIT).is_none());
+        let own = nobody[7].upload().unwrap();
+        assert!(account.take_one(Payer::NOBODY, LIMIT).is_some());
+        assert!(own.is_taken() && !other.is_taken());
+    }
+
+    #[test]
+    fn tenants_with_a_credential_in_common_have_one_payer() {
+        use crate::engine::request::identify::{TenantRule, sender};
+        let config = crate::config::Config::default();
+        let limits = crate::store::Limits { max_bytes: 1 << 20, recent_bytes: 1 << 20, tenant_share: 0.5 };
+        let store = Store::new(limits, Default::default(), Default::default());
+        let rule = TenantRule { pepper: "", headers: &[] };
+        let of = |key: &str, bearer: &str| {
+            let mut headers = http::HeaderMap::new();
+            headers.insert("x-api-key", key.parse().unwrap());
+            if !bearer.is_empty() {
+                headers.insert("authorization", format!("Bearer {bearer}").parse().unwrap());
+            }
+            let sender = sender(&headers, rule, &config.identity.clients);
+            (sender.tenant.unwrap(), Payer::of(&sender, &store))
+        };
+        let accept = |key: &str, bearer: &str| {
+            let (tenant, _) = of(key, bearer);
+            store.admit(&tenant, &store.tenant(&tenant));
+            of(key, bearer).1
+        };
+        // Junk beside an accepted key, and an accepted key beside junk.
+        let payer = accept("key", "");
+        for number in 0..3 {
+            let (stranger, known) = (of("key", &number.to_string()), accept("key", &number.to_string()));
+            assert!(stranger.1.tenant == payer.tenant && stranger.1.standing == Standing::Stranger);
+            assert!(known.tenant == payer.tenant && known.standing == Standing::Known, "{number}");
+            assert_ne!(stranger.0, payer.tenant);
+        }
+        let payer = accept("junk", "token");
+        assert_eq!(accept("more junk", "token").tenant, payer.tenant);
+        assert_eq!(accept("token", "").tenant, payer.tenant);
+        assert_ne!(of("another", "").1.tenant, payer.tenant);
     }
 
     #[test]

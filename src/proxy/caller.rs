@@ -9,13 +9,13 @@ use crate::engine::family::claims::Claims;
 use crate::engine::family::recent::Hint;
 use crate::engine::request::identify::{self, Sender, TenantRule};
 use crate::engine::words::Reason;
-use crate::store::Store;
 
 static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
 
 /// The headers of a request, read before its body comes.
 pub struct Caller {
     pub sender: Sender,
+    /// Whom it is charged to: nobody, until its tenant was looked for.
     pub payer: Payer,
     pub modes: Modes,
     /// Its claims about its family.
@@ -41,12 +41,11 @@ pub struct Modes {
 
 impl Caller {
     /// Names whoever sent these headers.
-    pub fn of(headers: &HeaderMap, config: &Config, store: &Store) -> Caller {
+    pub fn of(headers: &HeaderMap, config: &Config) -> Caller {
         let identity = &config.identity;
         let rule = TenantRule { pepper: identity.pepper.reveal(), headers: &identity.tenant_headers };
         let sender = identify::sender(headers, rule, &identity.clients);
         let mut caller = Caller {
-            payer: Payer::of(&sender, store),
             sender,
             claims: Claims::of(headers),
             betas: identify::betas(headers).collect::<Vec<_>>().join(","),

@@ -18,7 +18,13 @@ use super::stall::Stall;
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// The connection as hyper reads and writes it.
-pub struct ClientIo(Arc<Mutex<Line>>);
+pub struct ClientIo {
+    line: Arc<Mutex<Line>>,
+    came: Came,
+}
+
+/// Told of the bytes that come.
+pub type Came = Box<dyn Fn(usize) + Send>;
 
 /// The same connection, to see whether anybody is there. Both are used by one task, so nobody waits for the lock.
 pub struct Lookout(Arc<Mutex<Line>>);
@@ -30,10 +36,10 @@ struct Line {
     is_flushed: bool,
 }
 
-/// Returns a connection, and a view of it.
-pub fn client_io(stream: TcpStream, stall: Duration) -> (ClientIo, Lookout) {
+/// Returns a connection, and a view of it. `came` is told of the bytes that come.
+pub fn client_io(stream: TcpStream, stall: Duration, came: Came) -> (ClientIo, Lookout) {
     let line = Arc::new(Mutex::new(Line { stream, write: Stall::new(stall), is_flushed: true }));
-    (ClientIo(Arc::clone(&line)), Lookout(line))
+    (ClientIo { line: Arc::clone(&line), came }, Lookout(line))
 }
 
 impl Lookout {
@@ -84,13 +90,19 @@ impl AsyncRead for ClientIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut lock(&self.line).stream).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        if bytes > 0 {
+            (self.came)(bytes);
+        }
+        polled
     }
 }
 
 impl AsyncWrite for ClientIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut line = lock(&self.0);
+        let mut line = lock(&self.line);
         let polled = Pin::new(&mut line.stream).poll_write(cx, bytes);
         line.written(polled, cx)
     }
@@ -100,7 +112,7 @@ impl AsyncWrite for ClientIo {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut line = lock(&self.0);
+        let mut line = lock(&self.line);
         let polled = Pin::new(&mut line.stream).poll_write_vectored(cx, slices);
         line.written(polled, cx)
     }
@@ -110,13 +122,13 @@ impl AsyncWrite for ClientIo {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut line = lock(&self.0);
+        let mut line = lock(&self.line);
         // Whoever flushes has written all that it had.
         line.is_flushed = true;
         Pin::new(&mut line.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).stream).poll_shutdown(cx)
+        Pin::new(&mut lock(&self.line).stream).poll_shutdown(cx)
     }
 }

@@ -17,6 +17,7 @@ use crate::config::Limits;
 use crate::engine::words::Reason;
 use crate::proxy::account::{Accounts, Charge, Payer};
 
+use super::displaced::UploadPlace;
 use super::error::Fault;
 use super::forward::SentBody;
 use super::large;
@@ -36,7 +37,7 @@ pub enum Collected {
 
 /// The place of one body in memory, given back when dropped.
 pub struct Permit {
-    _request: Charge,
+    request: Charge,
     bytes: Charge,
     /// How many of them are not the body's, but of the conversation that it goes on from.
     conversation: usize,
@@ -46,9 +47,9 @@ pub struct Permit {
 
 impl Permit {
     fn new(payer: Payer, limits: &Limits, accounts: &Accounts) -> Option<Permit> {
-        let _request = accounts.requests.take_one(payer, limits.held_requests)?;
+        let request = accounts.requests.take_one(payer, limits.held_requests)?;
         let bytes = accounts.bytes.open(payer);
-        Some(Permit { _request, bytes, conversation: 0, reading: 0 })
+        Some(Permit { request, bytes, conversation: 0, reading: 0 })
     }
 
     #[cfg(test)]
@@ -90,21 +91,30 @@ pub async fn collect(
     headers: &HeaderMap,
     limits: &Limits,
     (payer, accounts): (Payer, &Accounts),
+    mut upload: Upload,
 ) -> Result<Collected, Fault> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > limits.body_bytes {
-        return Ok(spilled(Bytes::new(), body, limits, Reason::BodyTooLarge, None));
+        return Ok(spilled(Bytes::new(), body, upload, Reason::BodyTooLarge, None));
     }
     // A body with trailers is more than its bytes, so it is streamed.
     if headers.contains_key(http::header::TRAILER) {
-        return Ok(spilled(Bytes::new(), body, limits, Reason::Trailers, None));
+        return Ok(spilled(Bytes::new(), body, upload, Reason::Trailers, None));
     }
     let Some(mut permit) = Permit::new(payer, limits, accounts) else {
-        return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests, None));
+        return Ok(spilled(Bytes::new(), body, upload, Reason::HeldRequests, None));
     };
-    let mut upload = Upload::new(limits.stall);
     let mut collected = Collector { joined: Vec::new(), declared };
-    while let Some(frame) = next_frame(&mut body, &mut upload).await? {
+    let place = if body.is_end_stream() { None } else { permit.request.upload() };
+    loop {
+        let frame = match next_frame(&mut body, &mut upload, place.as_ref()).await? {
+            NextPart::Frame(frame) => frame,
+            NextPart::End => break,
+            NextPart::MakeRoom => {
+                let head = collected.finish();
+                return Ok(spilled(head, body, upload, Reason::HeldRequests, Some(permit)));
+            }
+        };
         let Ok(data) = frame.into_data() else { continue };
         let fits = match collected.joined.len() + data.len() {
             total if total > limits.body_bytes => Err(Reason::BodyTooLarge),
@@ -112,30 +122,42 @@ pub async fn collect(
         };
         collected.push(&data);
         if let Err(reason) = fits {
-            return Ok(spilled(collected.finish(), body, limits, reason, Some(permit)));
+            return Ok(spilled(collected.finish(), body, upload, reason, Some(permit)));
         }
     }
     Ok(Collected::Whole(collected.finish(), permit))
 }
 
-fn spilled(
-    head: Bytes,
-    rest: Incoming,
-    limits: &Limits,
-    reason: Reason,
-    permit: Option<Permit>,
-) -> Collected {
-    Collected::Spilled(SentBody::spilled(head, rest, limits.stall), reason, permit)
+fn spilled(head: Bytes, rest: Incoming, upload: Upload, reason: Reason, permit: Option<Permit>) -> Collected {
+    Collected::Spilled(SentBody::spilled(head, rest, upload), reason, permit)
 }
 
-async fn next_frame(body: &mut Incoming, upload: &mut Upload) -> Result<Option<Frame<Bytes>>, Fault> {
+enum NextPart {
+    Frame(Frame<Bytes>),
+    End,
+    /// Another takes the place in memory.
+    MakeRoom,
+}
+
+async fn next_frame(
+    body: &mut Incoming,
+    upload: &mut Upload,
+    place: Option<&UploadPlace>,
+) -> Result<NextPart, Fault> {
     poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
         Poll::Ready(frame) => {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()).and_then(Frame::data_ref);
             upload.progress(data.map_or(0, Bytes::len));
-            Poll::Ready(frame.transpose().map_err(|_| Fault::ClientBody))
+            if let Some(place) = place {
+                place.moved();
+            }
+            let frame = frame.transpose().map_err(|_| Fault::ClientBody);
+            Poll::Ready(frame.map(|frame| frame.map_or(NextPart::End, NextPart::Frame)))
         }
-        Poll::Pending => upload.poll_expired(cx).map(|()| Err(Fault::ClientStalled)),
+        Poll::Pending if place.is_some_and(|place| place.poll_taken(cx).is_ready()) => {
+            Poll::Ready(Ok(NextPart::MakeRoom))
+        }
+        Poll::Pending => upload.poll_end(cx).map(|end| Err(end.into())),
     })
     .await
 }

@@ -3,23 +3,20 @@
 //!
 //! A connection without an open exchange has `limits.header_s` to begin one, in either version of HTTP: it may be
 //! silent, send a preface or headers byte by byte, or answer pings; none of that is a request. When a port has too many
-//! such connections, the one that has been without an exchange for longest makes room.
+//! such connections, or too many bytes of such headers, the one that has been without an exchange for longest makes room.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{
-    AtomicU8, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Request, Response, Version};
+use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -28,11 +25,12 @@ use hyper_util::server::conn::auto::Builder;
 use prometheus::IntGauge;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::config::Limits;
 
-use super::client_io::{Lookout, client_io};
+use super::activity::{Activity, IdleSums, Open, Wish};
+use super::client_io::{Came, client_io};
 use super::forward::BoxError;
 use super::slow_reader::StreamTasks;
 
@@ -60,56 +58,19 @@ const H2_STREAM_WINDOW: u32 = 256 * 1024;
 /// The most bytes of an answer that wait for their client on one HTTP/2 stream. They are in no account.
 const H2_SEND_BYTES_MAX: usize = 64 * 1024;
 
-/// How often a client that has closed its side is looked after, to see whether it has left.
-const RESET_WITHIN: Duration = Duration::from_millis(50);
-/// The most connections beyond the limit that were told to go and are not gone yet.
+/// The most connections beyond the limit that have time for a last word, and the most that were cut and are not gone yet.
 const LEAVING_MAX: usize = 64;
+/// The most bytes of headers that are not there to the end, on all connections of one port.
+const IDLE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The connections of one port.
 pub struct Door {
     connections: Mutex<HashMap<u64, Arc<Activity>>>,
     next: AtomicU64,
     gauge: IntGauge,
-    /// The number of connections without an exchange.
-    idle: Arc<AtomicUsize>,
+    idle: Arc<IdleSums>,
     /// Told when a connection has ended.
     left: Notify,
-}
-
-/// What a connection is doing.
-struct Activity {
-    began: Instant,
-    /// The number of idle connections of its port.
-    idle: Arc<AtomicUsize>,
-    open: AtomicUsize,
-    /// When an exchange last ended, in milliseconds after `began`.
-    ended_ms: AtomicU64,
-    wish: AtomicU8,
-    told: Notify,
-    /// The [`Phase`] of its exchange, if that is of HTTP/1.
-    phase: AtomicU8,
-}
-
-/// What the port wants of a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    Stay,
-    /// No more exchanges.
-    Finish,
-    /// Go at once.
-    Leave,
-}
-
-/// How far an exchange of HTTP/1 is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// There is none.
-    None,
-    /// It waits for its answer, in HTTP/1.0.
-    Waits,
-    /// It waits for its answer, and its client knows interim ones.
-    WaitsForMore,
-    Answered,
 }
 
 /// The most connections of a port.
@@ -145,16 +106,24 @@ impl Door {
         }
     }
 
-    /// `None` if too many are on their way out, which takes them a moment.
+    /// `None` if too many were cut and are not gone yet, which takes them a moment.
     fn try_enter(self: &Arc<Self>, room: Room) -> Option<Visit> {
         let mut connections = self.lock();
-        if self.idle.load(Relaxed) >= room.idle || connections.len() >= room.all {
+        if self.idle.connections.load(Relaxed) >= room.idle || connections.len() >= room.all {
             let (leaving, stay): (Vec<_>, Vec<_>) =
-                connections.values().partition(|activity| activity.wish() == Wish::Leave);
+                connections.iter().partition(|(_, activity)| activity.wish() >= Wish::Leave);
             if leaving.len() >= LEAVING_MAX {
+                // A client that does not go when it is told to keeps nobody from coming in.
+                let has_time = leaving.iter().filter(|(_, activity)| activity.wish() == Wish::Leave);
+                if let Some((_, oldest)) = has_time.min_by_key(|(number, _)| **number) {
+                    oldest.tell(Wish::Cut);
+                }
+            }
+            if leaving.len() >= 2 * LEAVING_MAX {
                 return None;
             }
-            if let Some(oldest) = stay.iter().min_by_key(|activity| (activity.is_busy(), activity.since())) {
+            let stay = stay.into_iter().map(|(_, activity)| activity);
+            if let Some(oldest) = stay.min_by_key(|activity| (activity.is_busy(), activity.since())) {
                 oldest.tell(Wish::Leave);
             }
         }
@@ -163,6 +132,18 @@ impl Door {
         connections.insert(number, Arc::clone(&activity));
         self.gauge.inc();
         Some(Visit { door: Arc::clone(self), number, activity })
+    }
+
+    /// Of the idle connections on which bytes came, the one that has been idle for longest has to go.
+    fn shed(&self) {
+        let connections = self.lock();
+        let may_go = |activity: &&Arc<Activity>| {
+            activity.has_bytes() && !activity.is_busy() && activity.wish() < Wish::Leave
+        };
+        if let Some(oldest) = connections.values().filter(may_go).min_by_key(|activity| activity.since()) {
+            oldest.forget_bytes();
+            oldest.tell(Wish::Leave);
+        }
     }
 
     /// Lets running exchanges finish, and waits until every connection has ended.
@@ -191,6 +172,16 @@ impl Drop for Visit {
 }
 
 impl Visit {
+    /// Counts the bytes that come. When there are too many on idle connections, one of those has to go.
+    fn counting(&self) -> Came {
+        let (door, activity) = (Arc::clone(&self.door), Arc::clone(&self.activity));
+        Box::new(move |bytes| {
+            if activity.came(bytes) > IDLE_BYTES_MAX {
+                door.shed();
+            }
+        })
+    }
+
     /// Serves a connection to its end.
     pub async fn serve<B, F>(
         self,
@@ -213,7 +204,7 @@ impl Visit {
             })
         });
         let builder = builder(limits);
-        let (io, lookout) = client_io(stream, limits.stall);
+        let (io, lookout) = client_io(stream, limits.stall, self.counting());
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
         let mut gone = pin!(activity.gone(&lookout));
         loop {
@@ -230,8 +221,11 @@ impl Visit {
                 () = activity.idle_for(limits.header) => break,
             }
             connection.as_mut().graceful_shutdown();
-            if activity.wish() == Wish::Leave {
-                let _ = timeout(LAST_WORD, connection).await;
+            if activity.wish() >= Wish::Leave {
+                tokio::select! {
+                    _ = timeout(LAST_WORD, connection) => {}
+                    () = activity.until(Wish::Cut) => {}
+                }
                 return;
             }
         }
@@ -246,121 +240,6 @@ impl Visit {
         tokio::select! {
             _ = connection => {}
             () = cut => {}
-        }
-    }
-}
-
-impl Activity {
-    fn new(idle: &Arc<AtomicUsize>) -> Activity {
-        idle.fetch_add(1, Relaxed);
-        Activity {
-            began: Instant::now(),
-            idle: Arc::clone(idle),
-            open: AtomicUsize::new(0),
-            ended_ms: AtomicU64::new(0),
-            wish: AtomicU8::new(Wish::Stay as u8),
-            told: Notify::new(),
-            phase: AtomicU8::new(Phase::None as u8),
-        }
-    }
-
-    fn is_busy(&self) -> bool {
-        self.open.load(Acquire) > 0
-    }
-
-    /// Since when it has been without an exchange, if it has none.
-    fn since(&self) -> Instant {
-        self.began + Duration::from_millis(self.ended_ms.load(Relaxed))
-    }
-
-    /// Waits until it has been without an exchange for this long.
-    async fn idle_for(&self, limit: Duration) {
-        let mut due = self.since() + limit;
-        loop {
-            sleep_until(due).await;
-            let is_idle = !self.is_busy();
-            let idle_until = self.since() + limit;
-            if is_idle && idle_until <= Instant::now() {
-                return;
-            }
-            due = if is_idle { idle_until } else { Instant::now() + limit };
-        }
-    }
-
-    /// Waits until the client of an exchange over HTTP/1 has left. Over HTTP/2 hyper hears of it.
-    async fn gone(&self, lookout: &Lookout) {
-        poll_fn(|cx| if self.is_in(Phase::None) { Poll::Pending } else { lookout.poll_closed(cx) }).await;
-        if self.is_in(Phase::Answered) {
-            return;
-        }
-        // A body that broke off has its answer by then.
-        sleep(RESET_WITHIN).await;
-        if self.is_in(Phase::WaitsForMore) && !lookout.probe() {
-            return;
-        }
-        while !lookout.is_reset() {
-            sleep(RESET_WITHIN).await;
-        }
-    }
-
-    fn is_in(&self, phase: Phase) -> bool {
-        self.phase.load(Relaxed) == phase as u8
-    }
-
-    fn wish(&self) -> Wish {
-        match self.wish.load(Relaxed) {
-            wish if wish == Wish::Stay as u8 => Wish::Stay,
-            wish if wish == Wish::Finish as u8 => Wish::Finish,
-            _ => Wish::Leave,
-        }
-    }
-
-    fn tell(&self, wish: Wish) {
-        self.wish.fetch_max(wish as u8, Relaxed);
-        self.told.notify_one();
-    }
-}
-
-impl Drop for Activity {
-    fn drop(&mut self) {
-        // An exchange keeps this alive, so that none is open now.
-        self.idle.fetch_sub(1, Relaxed);
-    }
-}
-
-/// An exchange, open until its answer has been handed on.
-struct Open(Arc<Activity>);
-
-impl Open {
-    fn new(activity: &Arc<Activity>, version: Version) -> Open {
-        let phase = match version {
-            Version::HTTP_11 => Phase::WaitsForMore,
-            Version::HTTP_2 => Phase::None,
-            _ => Phase::Waits,
-        };
-        activity.phase.store(phase as u8, Relaxed);
-        if activity.open.fetch_add(1, Relaxed) == 0 {
-            activity.idle.fetch_sub(1, Relaxed);
-        }
-        Open(Arc::clone(activity))
-    }
-
-    /// The answer begins.
-    fn answered(&self) {
-        if !self.0.is_in(Phase::None) {
-            self.0.phase.store(Phase::Answered as u8, Relaxed);
-        }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        // In this order: whoever sees none open also sees since when.
-        let now = self.0.began.elapsed().as_millis() as u64;
-        self.0.ended_ms.fetch_max(now, Relaxed);
-        self.0.phase.store(Phase::None as u8, Relaxed);
-        if self.0.open.fetch_sub(1, Release) == 1 {
-            self.0.idle.fetch_add(1, Relaxed);
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::engine::words::Ending;
 
 use super::exchange::Exchange;
 use super::observe::AnswerBody;
+use super::stall::UploadEnd;
 
 /// The reasons for which forkpoint answers itself. Every other answer comes from the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +28,8 @@ pub enum Fault {
     ClientBody,
     /// The client sent nothing of its body for `limits.stall_s`.
     ClientStalled,
-    /// There are `limits.connections` exchanges already, or as many as this sender may have.
+    /// There are `limits.connections` exchanges already, or as many as this sender may have; or another took the place of
+    /// an upload of which nothing came.
     Connections,
     /// The request needs a parent that is not known.
     UnknownParent,
@@ -165,6 +167,15 @@ impl Fault {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+}
+
+impl From<UploadEnd> for Fault {
+    fn from(end: UploadEnd) -> Fault {
+        match end {
+            UploadEnd::Stalled => Fault::ClientStalled,
+            UploadEnd::Displaced => Fault::Connections,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
 use crate::proxy::account::{Accounts, Charge};
 use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, report};
+use crate::store::Met;
 
 use super::caller::Caller;
 use super::clock::Clock;
@@ -44,6 +45,8 @@ pub struct Exchange {
     pub waits_at_gate: bool,
     /// Its place among the exchanges, once it has one.
     pub place: Option<Charge>,
+    /// Its tenant, if the store was asked for that before anything was charged, and nobody has read it yet.
+    pub met: Option<Met>,
     /// Taken when it is reported.
     pub sinks: ExchangeSinks,
     pub(super) metrics: Arc<Metrics>,
@@ -64,7 +67,7 @@ impl Exchange {
         caller: Caller,
         facts: Facts,
     ) -> Exchange {
-        let (body, permit, prompt, place) = (None, None, None, None);
+        let (body, permit, prompt, place, met) = (None, None, None, None, None);
         let (waits_at_gate, is_reported) = (false, false);
         Exchange {
             caller,
@@ -73,6 +76,7 @@ impl Exchange {
             permit,
             prompt,
             place,
+            met,
             waits_at_gate,
             sinks,
             metrics,
@@ -220,7 +224,8 @@ impl Exchange {
         let admit = |newcomer: Admit| if is_accepted { newcomer } else { Admit::KnownOnly };
         let model = self.facts.model.as_deref().unwrap_or(NONE);
         let client = self.caller.client();
-        let client = client.map(|client| self.metrics.clients.label(client, admit(Admit::New)).to_owned());
+        let of_payer = Admit::Of(self.caller.payer.tenant);
+        let client = client.map(|client| self.metrics.clients.label(client, admit(of_payer)).to_owned());
         (self.metrics.models.label(model, admit(Admit::Akin)).to_owned(), client)
     }
 }

@@ -1,11 +1,14 @@
-//! Open files. An exchange needs one for its client and one for the upstream, and idle connections of clients need
-//! theirs. So there may be no more exchanges than the system leaves room for, whatever `limits.connections` says; some
+//! Open files. An exchange needs one for its client, one for the upstream and another one if it goes out once more, and
+//! idle connections of clients need theirs. So there may be no more exchanges than the system leaves room for, whatever `limits.connections` says; some
 //! files are kept for everything else.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The files for listeners, logs and recordings, and for the connections of operators, probes and scrapers.
-const RESERVED: usize = 192;
+/// The files for listeners, logs, recordings and stores, and for the connections of operators, probes and scrapers: each
+/// port for those may have 64 connections, as many on their way out, and as many that were cut.
+const RESERVED: usize = 448;
+/// The files of an exchange, and of the idle connection that its client may keep.
+const OF_EXCHANGE: usize = 4;
 /// The fewest idle connections that are let be, so that clients of the smallest proxy hear that there is no place.
 const IDLE_MIN: usize = 32;
 
@@ -44,7 +47,7 @@ pub fn limit() -> usize {
 /// The most exchanges at once with this many files.
 pub fn exchanges(files: usize) -> usize {
     let left = files - RESERVED.min(files / 2);
-    (left / 3).max(1)
+    (left / OF_EXCHANGE).max(1)
 }
 
 /// The most connections of clients beside those that have an exchange: as many again, so that clients can keep theirs.

@@ -28,7 +28,7 @@ use super::client_pool::{ClientPool, PoolSlot};
 use super::error::Fault;
 use super::headers;
 use super::not_found::Doubled;
-use super::stall::Upload;
+use super::stall::{Upload, UploadEnd};
 
 /// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.
 const POOL_IDLE: Duration = Duration::from_secs(50);
@@ -38,6 +38,10 @@ const H2_PONG_WITHIN: Duration = Duration::from_secs(20);
 /// The most headers of an answer. The parser fills a table of this many for each, so that room for thousands costs more
 /// than everything else that is done with a small answer.
 const ANSWER_HEADERS_MAX: usize = 256;
+/// The most bytes of an answer that are read at once over HTTP/1, which also bounds its headers. They are in no account.
+const ANSWER_READ_BYTES_MAX: usize = 64 * 1024;
+/// The most connections of one client of ours that are kept for later.
+const POOL_IDLE_MAX: usize = 256;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -97,6 +101,8 @@ impl Upstream {
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
+            .pool_max_idle_per_host(POOL_IDLE_MAX)
+            .http1_max_buf_size(ANSWER_READ_BYTES_MAX)
             .http1_max_headers(ANSWER_HEADERS_MAX)
             .http2_keep_alive_interval(H2_PING_EVERY)
             .http2_keep_alive_timeout(H2_PONG_WITHIN)
@@ -173,8 +179,8 @@ impl Upstream {
         if is_caused_by::<ClientGone>(error) {
             return Fault::ClientBody;
         }
-        if is_caused_by::<ClientStalled>(error) {
-            return Fault::ClientStalled;
+        if let Some(UploadEnded(end)) = cause::<UploadEnded>(error) {
+            return Fault::from(*end);
         }
         let cause = root_cause(error);
         if is_caused_by::<ConnectTimeout>(error) {
@@ -237,8 +243,12 @@ fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (d
     })
 }
 
+fn cause<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
+    chain(error).find_map(|error| error.downcast_ref::<E>())
+}
+
 fn is_caused_by<E: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
-    chain(error).any(|error| error.is::<E>())
+    cause::<E>(error).is_some()
 }
 
 fn root_cause(error: &(dyn StdError + 'static)) -> String {
@@ -301,7 +311,7 @@ struct ClientGone;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the client's body stalled")]
-struct ClientStalled;
+struct UploadEnded(UploadEnd);
 
 impl SentBody {
     pub fn whole(body: Bytes) -> SentBody {
@@ -312,12 +322,12 @@ impl SentBody {
         SentBody { pieces: pieces.into_iter().filter(|piece| !piece.is_empty()).collect(), rest: None }
     }
 
-    pub fn streamed(body: Incoming, stall: Duration) -> SentBody {
-        SentBody::spilled(Bytes::new(), body, stall)
+    pub fn streamed(body: Incoming, upload: Upload) -> SentBody {
+        SentBody::spilled(Bytes::new(), body, upload)
     }
 
-    pub fn spilled(head: Bytes, body: Incoming, stall: Duration) -> SentBody {
-        let rest = Streamed { body, upload: Upload::new(stall), sent: Arc::default() };
+    pub fn spilled(head: Bytes, body: Incoming, upload: Upload) -> SentBody {
+        let rest = Streamed { body, upload, sent: Arc::default() };
         SentBody { rest: Some(rest), ..SentBody::whole(head) }
     }
 
@@ -359,7 +369,7 @@ impl Body for SentBody {
                 rest.sent.fetch_add(1, Relaxed);
                 Poll::Ready(frame.map(|frame| frame.map_err(|_| ClientGone.into())))
             }
-            Poll::Pending => rest.upload.poll_expired(cx).map(|()| Some(Err(ClientStalled.into()))),
+            Poll::Pending => rest.upload.poll_end(cx).map(|end| Some(Err(UploadEnded(end).into()))),
         }
     }
 

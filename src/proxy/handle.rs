@@ -14,8 +14,10 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
 
+use super::account::Payer;
 use super::body::CallBody;
 use super::caller::{Caller, Modes};
 use super::collect::{self, Collected};
@@ -28,6 +30,7 @@ use super::large;
 use super::observe::AnswerBody;
 use super::read::Read;
 use super::record::Facts;
+use super::stall::Upload;
 use super::{Proxy, headers, observe, slow_reader};
 use crate::engine::decide;
 use crate::engine::prepare::Treatment;
@@ -101,12 +104,11 @@ impl Proxy {
     /// The phases of a request, up to the head of its answer.
     async fn answered(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Answered, Fault> {
         headers::check(&request)?;
-        exchange.caller = Caller::of(request.headers(), &self.config, &self.store);
-        let place = self.accounts.exchanges.take_one(exchange.caller.payer, self.exchanges_max());
-        exchange.place = Some(place.ok_or(Fault::Connections)?);
+        exchange.caller = Caller::of(request.headers(), &self.config);
         let route = self.route(request.method(), exchange);
+        let upload = self.take_place(route, !request.body().is_end_stream(), exchange).await?;
         exchange.facts.plan = route.plan();
-        let mut call = match self.collect(request, route, exchange).await? {
+        let mut call = match self.collect(request, upload, route, exchange).await? {
             Arrived::Unread(request) => return self.unread(request, exchange).await,
             Arrived::Call(call) => call,
         };
@@ -139,10 +141,31 @@ impl Proxy {
         }
     }
 
+    /// Gives a request its place among the exchanges, and its upload if there is one. A tenant whose request is read is
+    /// met before anything is charged: one that only the store knows is no stranger.
+    async fn take_place(
+        &self,
+        route: Route,
+        has_body: bool,
+        exchange: &mut Exchange,
+    ) -> Result<Upload, Fault> {
+        let is_read = !matches!(route, Route::Unread(_)) && self.store.is_durable();
+        if is_read && let Some(tenant) = exchange.caller.sender.tenant {
+            exchange.met = Some(self.store.meet(&tenant).await);
+        }
+        let payer = Payer::of(&exchange.caller.sender, &self.store);
+        exchange.caller.payer = payer;
+        let place = self.accounts.exchanges.take_one(payer, self.exchanges_max());
+        let place = exchange.place.insert(place.ok_or(Fault::Connections)?);
+        let upload = if has_body { place.upload() } else { None };
+        Ok(Upload::new(self.config.limits.stall, upload))
+    }
+
     /// Collects the body of a call that is read; everything else streams through.
     async fn collect(
         &self,
         request: Request<Incoming>,
+        upload: Upload,
         route: Route,
         exchange: &mut Exchange,
     ) -> Result<Arrived, Fault> {
@@ -154,10 +177,10 @@ impl Proxy {
         facts.model.clone_from(&model);
         let tenant = if let Route::Unread(_) = route { None } else { caller.sender.tenant };
         let Some(tenant) = tenant else {
-            let body = SentBody::streamed(body, limits.stall);
+            let body = SentBody::streamed(body, upload);
             return Ok(Arrived::Unread(Request::from_parts(parts, body)));
         };
-        match collect::collect(body, &parts.headers, limits, (caller.payer, &self.accounts)).await? {
+        match collect::collect(body, &parts.headers, limits, (caller.payer, &self.accounts), upload).await? {
             Collected::Whole(body, permit) => {
                 facts.received_bytes = Some(body.len());
                 exchange.permit = Some(permit);

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Response, response};
 use http_body::{Body, Frame, SizeHint};
+use tokio::runtime::Handle;
 
 use super::Proxy;
 use super::answer::UpstreamBody;
@@ -212,8 +213,18 @@ impl Tee {
 
 impl Drop for Tee {
     fn drop(&mut self) {
-        if let RelayState::Relaying | RelayState::Ending(_) = self.state {
-            self.end(Ending::ClientLeft);
+        let (RelayState::Relaying | RelayState::Ending(_)) = self.state else { return };
+        let bytes = self.watch.work_bytes();
+        match Handle::try_current() {
+            // Clients that leave take turns as those do that stay.
+            Ok(runtime) if large::is_large(bytes) => {
+                let (place, mut watch) = (self.large.place(self.watch.payer, bytes), self.watch.take());
+                runtime.spawn(async move {
+                    let _place = place.await;
+                    watch.end(Ending::ClientLeft);
+                });
+            }
+            _ => self.end(Ending::ClientLeft),
         }
     }
 }

@@ -76,6 +76,14 @@ impl Observer {
         }
     }
 
+    /// About how many bytes are worked on to hand out the blocks that finished since; 0 if none has.
+    pub fn finished_bytes(&mut self) -> usize {
+        match self.decoder.sink() {
+            Some(Answer::Stream { builder, .. }) => builder.finished_bytes(),
+            _ => 0,
+        }
+    }
+
     /// Hands out the blocks of a stream that finished since, with the id of their message.
     pub fn finished(&mut self, mut give: impl FnMut(Option<&str>, Block)) {
         if let Some(Answer::Stream { builder, .. }) = self.decoder.sink() {

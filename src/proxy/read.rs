@@ -67,7 +67,11 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<Read, Reason> {
         self.open(&mut call.body, &mut exchange.permit).await?;
-        let met = self.store.meet(&call.tenant).await;
+        let known = self.store.known_tenant(&call.tenant);
+        let met = match exchange.met.take() {
+            Some(met) if known.is_none_or(|known| Arc::ptr_eq(&known, &met.tenant)) => met,
+            _ => self.store.meet(&call.tenant).await,
+        };
         met.tenant.paid_by(exchange.caller.payer.tenant);
         let read = self.read_once(&met, call.body.read(), mode, exchange).await;
         let is_unknown = matches!(read, Err(Reason::UnknownThread));

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::displaced::UploadPlace;
+
 pub struct Stall {
     limit: Duration,
     waiting_since: Option<Instant>,
@@ -46,32 +48,51 @@ impl Stall {
 
 /// The time that the body of a request may take: no wait for more of it may be as long as the limit, and all waits
 /// together may exceed it only by what was sent at [`UPLOAD_RATE`]. Time in which nobody asks for more does not count.
+///
+/// It may also have to make room for another, wherever it is read at that time.
 pub struct Upload {
     stall: Stall,
     limit: Duration,
     waited: Duration,
     bytes: u64,
+    place: Option<UploadPlace>,
+}
+
+/// Why nobody waits for the rest of an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadEnd {
+    Stalled,
+    /// Another has taken its place.
+    Displaced,
 }
 
 /// The fewest bytes in a second that an upload may bring in the long run: half of what the slowest usable link brings.
 const UPLOAD_RATE: u64 = 4096;
 
 impl Upload {
-    pub fn new(limit: Duration) -> Upload {
-        Upload { stall: Stall::new(limit), limit, waited: Duration::ZERO, bytes: 0 }
+    pub fn new(limit: Duration, place: Option<UploadPlace>) -> Upload {
+        Upload { stall: Stall::new(limit), limit, waited: Duration::ZERO, bytes: 0, place }
     }
 
     /// Notes that more has come.
     pub fn progress(&mut self, bytes: usize) {
         self.waited += self.stall.progress();
         self.bytes += bytes as u64;
+        if let Some(place) = &self.place {
+            place.moved();
+        }
     }
 
-    /// Begins a wait, or continues the current one. Ready once the time is over.
-    pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Begins a wait, or continues the current one. Ready once the time is over, or the place is another's.
+    pub fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<UploadEnd> {
+        if let Some(place) = &self.place
+            && place.poll_taken(cx).is_ready()
+        {
+            return Poll::Ready(UploadEnd::Displaced);
+        }
         let earned = Duration::from_millis(self.bytes.saturating_mul(1000) / UPLOAD_RATE);
         self.stall.limit = (self.limit + earned).saturating_sub(self.waited).min(self.limit);
-        self.stall.poll_expired(cx)
+        self.stall.poll_expired(cx).map(|()| UploadEnd::Stalled)
     }
 }
 
@@ -105,10 +126,10 @@ mod tests {
 
     /// How long an upload lasts that brings this much at this pace.
     async fn lasts(bytes: usize, pace: Duration, most: Duration) -> Option<Duration> {
-        let mut upload = Upload::new(LIMIT);
+        let mut upload = Upload::new(LIMIT, None);
         let start = Instant::now();
         while start.elapsed() < most {
-            if timeout(pace, poll_fn(|cx| upload.poll_expired(cx))).await.is_ok() {
+            if timeout(pace, poll_fn(|cx| upload.poll_end(cx))).await.is_ok() {
                 return Some(start.elapsed());
             }
             upload.progress(bytes);

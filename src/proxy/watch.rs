@@ -82,6 +82,12 @@ impl Watch {
         Watch { metrics, panics, payer, watched: Some(watched) }
     }
 
+    /// Takes the watch to where it ends.
+    pub fn take(&mut self) -> Watch {
+        let (metrics, panics) = (Arc::clone(&self.metrics), Arc::clone(&self.panics));
+        Watch { metrics, panics, payer: self.payer, watched: self.watched.take() }
+    }
+
     /// About how many bytes are worked on when the request is accepted, and when its answer has ended.
     pub fn work_bytes(&mut self) -> usize {
         self.watched.as_mut().map_or(0, Watched::work_bytes)
@@ -186,7 +192,8 @@ impl Watched {
         if let (Position::Accepted(flight), Some(observer)) = (&mut self.position, &mut self.observer)
             && flight.listens()
         {
-            observer.finished(|id, block| flight.block(id, block));
+            let bytes = observer.finished_bytes();
+            large::aside(bytes, || observer.finished(|id, block| flight.block(id, block)));
         }
     }
 

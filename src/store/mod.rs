@@ -16,6 +16,7 @@
 mod budget;
 mod durable;
 mod eviction;
+mod payers;
 pub mod file;
 pub mod records;
 pub mod redis;
@@ -43,9 +44,11 @@ pub use tenant::Tenant;
 use crate::engine::family::fanout::Rules;
 use crate::engine::fork::experiment::{Declined, ForkExperiment, Rereads};
 use crate::engine::gate::GateSettings;
+use crate::engine::request::identify::Sender;
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{Arm, Moment, Refusal, TenantId, Ticket};
 use durable::{Durable, Link};
+use payers::Payers;
 use weights::SharedWeights;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
@@ -81,6 +84,7 @@ pub struct Store {
     /// True while there is an [`Evictor`].
     is_evicting: Arc<AtomicBool>,
     weights: Arc<SharedWeights>,
+    payers: Payers,
     /// Counts uses, so that the tenant that was away for longest is known.
     uses: AtomicU64,
     tickets: AtomicU64,
@@ -100,6 +104,7 @@ impl Store {
             budget: Arc::default(),
             is_evicting: Arc::default(),
             weights: Arc::default(),
+            payers: Payers::default(),
             uses: AtomicU64::new(0),
             tickets: AtomicU64::new(1),
             durable: OnceLock::new(),
@@ -127,6 +132,11 @@ impl Store {
         let tenant = self.tenants.get(id)?;
         tenant.used(self.uses.fetch_add(1, Relaxed));
         Some(Arc::clone(&tenant))
+    }
+
+    /// Returns who pays for a sender, if it has credentials. `is_known`: one of its requests was accepted.
+    pub fn payer(&self, sender: &Sender, is_known: bool) -> Option<TenantId> {
+        Some(self.payers.of(sender.payer?, &sender.credentials, is_known))
     }
 
     /// Returns a tenant, if anything is known of it, for somebody whose look is no use.

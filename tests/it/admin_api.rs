@@ -131,3 +131,18 @@ async fn fan_outs_and_prefixes_are_shown_in_figures_and_a_tenant_can_be_forgotte
     assert_eq!(ask(address, "GET", "/api/forks").await.1["live"], 0);
     assert_eq!(scene.forkpoint.proxy.store().bytes(), 0);
 }
+
+#[tokio::test]
+async fn pages_for_which_every_tenant_is_locked_are_shared_by_those_who_ask_often() {
+    let scene = Scene::fanned_out(3, |_| ()).await;
+    let address = api(&scene.forkpoint).await;
+    for path in ["/api/forks", "/api/prefixes"] {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        let mut shared = 0;
+        for _ in 0..60 {
+            let reply = Peer::connect(address).await.ask(request.as_bytes()).await;
+            shared += usize::from(reply.head.get("x-forkpoint-age-ms").as_deref() != Some("0"));
+        }
+        assert!(shared > 0, "{path} was rendered for each of them");
+    }
+}

@@ -12,6 +12,7 @@ pub mod terminal;
 pub mod http2;
 pub mod tls;
 pub mod samples;
+pub mod bystander;
 #[allow(dead_code, reason = "unit tests of the store need more of it")]
 pub mod redis;
 
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use binary::Binary;
+pub use bystander::Bystander;
 pub use log::Log;
 pub use peer::{End, Peer};
 pub use samples::{call, get, post};

@@ -36,9 +36,11 @@ mod other_upstreams;
 
 // Every limit, and its answer.
 mod limits;
-// How long others wait while somebody's bytes are worked on; by the process on one core, in the second.
+// How long others wait while somebody's bytes are worked on; by the process on one core, in the second, and beside floods,
+// in the third.
 mod bystanders;
 mod bystanders_binary;
+mod bystanders_floods;
 // Answers that forkpoint gives itself.
 mod own_errors;
 // Bodies and messages that are broken or not understood.

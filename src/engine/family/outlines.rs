@@ -15,7 +15,7 @@ use crate::engine::cache::entry::Parameters;
 use crate::engine::request::recall::{FirstAnswer, Opening, Reading, Remembered};
 
 /// Of what recent bodies may take, this part may be outlines.
-const SHARE_OF_OUTLINES: usize = 4;
+const SHARE_OF_OUTLINES: usize = 2;
 /// No cache entry lives longer after its last use.
 const LIFE_MS: u64 = 3_600_000;
 /// The bytes that an outline takes beside what was read of its request: parameters, outcome, its slots in the maps.

@@ -31,6 +31,8 @@ pub struct Sender {
     /// The digest of its credentials alone: the tenants of one credential share what one tenant may take. A tenant that
     /// headers name pays for itself.
     pub payer: Option<TenantId>,
+    /// The digest of each of its credentials alone, if it has several.
+    pub credentials: Vec<TenantId>,
     pub session: Option<Session>,
     pub agent: Option<IdDigest>,
     /// Family and major.minor of the user agent, such as `claude-cli/2.1`, if the family is known.
@@ -70,6 +72,7 @@ pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Send
     Sender {
         tenant,
         payer: if has_workspace { self::tenant(headers, rule, Scope::Credentials) } else { tenant },
+        credentials: several(headers, rule),
         session: session(headers),
         agent: agent(headers),
         client: user_agent(headers)
@@ -150,6 +153,39 @@ enum Scope {
 }
 
 fn tenant(headers: &HeaderMap, rule: TenantRule<'_>, scope: Scope) -> Option<TenantId> {
+    if !rule.headers.is_empty() {
+        return digest(headers, rule, &[], rule.headers);
+    }
+    let credentials = distinct(headers);
+    let narrowed: &[HeaderName] = if scope == Scope::Whole { std::slice::from_ref(&WORKSPACE) } else { &[] };
+    if credentials.is_empty() { None } else { digest(headers, rule, &credentials, narrowed) }
+}
+
+/// The digest of each credential alone, if there are several that make the tenant.
+fn several(headers: &HeaderMap, rule: TenantRule<'_>) -> Vec<TenantId> {
+    if !rule.headers.is_empty() {
+        return Vec::new();
+    }
+    let credentials = distinct(headers);
+    let alone = |credential: &&[u8]| digest(headers, rule, std::slice::from_ref(credential), &[]);
+    if credentials.len() > 1 { credentials.iter().filter_map(alone).collect() } else { Vec::new() }
+}
+
+/// The credentials of a request in their order, each of them once.
+fn distinct(headers: &HeaderMap) -> Vec<&[u8]> {
+    let mut credentials: Vec<&[u8]> = credentials(headers).collect();
+    credentials.sort_unstable();
+    credentials.dedup();
+    credentials
+}
+
+/// The digest of credentials and of what further headers say; none if there is nothing of either.
+fn digest(
+    headers: &HeaderMap,
+    rule: TenantRule<'_>,
+    credentials: &[&[u8]],
+    named: &[HeaderName],
+) -> Option<TenantId> {
     let mut material = Vec::with_capacity(512);
     let mut add = |part: &[u8]| {
         // Lengths keep ("ab", "c") apart from ("a", "bc").
@@ -157,25 +193,19 @@ fn tenant(headers: &HeaderMap, rule: TenantRule<'_>, scope: Scope) -> Option<Ten
         material.extend_from_slice(part);
     };
     add(rule.pepper.as_bytes());
-    let mut found = false;
-    let mut named = rule.headers;
-    if named.is_empty() {
-        let mut credentials: Vec<&[u8]> = credentials(headers).collect();
-        credentials.sort_unstable();
-        credentials.dedup();
-        found = !credentials.is_empty();
+    if rule.headers.is_empty() {
         // Nor is a workspace taken for a credential.
         add(&(credentials.len() as u64).to_le_bytes());
-        credentials.into_iter().for_each(&mut add);
-        if scope == Scope::Whole {
-            named = std::slice::from_ref(&WORKSPACE);
+        for &credential in credentials {
+            add(credential);
         }
     }
+    let mut found = !credentials.is_empty();
     for name in named {
         for value in headers.get_all(name) {
             add(name.as_str().as_bytes());
             add(value.as_bytes());
-            found |= !rule.headers.is_empty();
+            found = true;
         }
     }
     // In one run, which is far cheaper than in parts.
@@ -277,6 +307,18 @@ mod tests {
         }
         assert_ne!(sender(&[("x-api-key", "l"), ("anthropic-workspace-id", "w")]).payer, key.payer);
         assert_eq!(sender(&[("anthropic-workspace-id", "w")]).payer, None);
+    }
+
+    #[test]
+    fn each_of_several_credentials_is_known_as_if_it_came_alone() {
+        let sender = |pairs: &[(&'static str, &'static str)]| sender(&headers(pairs), RULE, &[]);
+        let (key, token) = (("x-api-key", "k"), ("authorization", "Bearer t"));
+        let both = sender(&[key, token, ("anthropic-workspace-id", "w")]);
+        let alone = [sender(&[key]), sender(&[token])].map(|sender| sender.tenant.unwrap());
+        assert_eq!(both.credentials, alone);
+        for one in [sender(&[key]), sender(&[key, ("authorization", "Bearer k")]), sender(&[])] {
+            assert!(one.credentials.is_empty());
+        }
     }
 
     #[test]

@@ -45,6 +45,11 @@ impl Store {
         Some(self.durable.get()?.condition())
     }
 
+    /// Returns true if there is a store behind this memory.
+    pub fn is_durable(&self) -> bool {
+        self.durable.get().is_some()
+    }
+
     /// Returns a tenant whose request has come, with what outlived the process: known to the store behind this memory,
     /// which is asked at first sight, and not waited for long.
     pub async fn meet(self: &Arc<Self>, id: &TenantId) -> Met {

@@ -15,8 +15,11 @@ use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{StoreError, StoreOp, TenantId};
 use crate::store::{Store, Tenant};
 
-/// Loads at a time. Beyond it nothing is known of a tenant that is seen first.
-const LOADS_MAX: usize = 256;
+/// Loads at a time. Further ones wait for their turn, so that invented tenants delay others and do not shut them out.
+pub(super) const LOADS_MAX: usize = 256;
+/// Loads that wait for their turn. Beyond it nothing is known of a tenant that is seen first; one that memory knows has
+/// earned its turn.
+const LOADS_WAITING_MAX: usize = 4096;
 
 /// A load that is under way.
 pub(super) struct Load {
@@ -146,7 +149,7 @@ impl Durable {
         if link.is_some_and(|link| !link.may_load(Instant::now())) {
             return None;
         }
-        if self.loads.len() >= LOADS_MAX {
+        if known.is_none() && self.loads.len() >= LOADS_MAX + LOADS_WAITING_MAX {
             return self.loads.get(id).map(|load| Arc::clone(&load));
         }
         let mut is_new = false;
@@ -170,6 +173,7 @@ impl Durable {
 
     async fn load(self: &Arc<Self>, store: &Arc<Store>, id: &TenantId, load: &Load) {
         let Some(link) = load.tenant.link() else { return };
+        let Ok(_turn) = self.turns.acquire().await else { return };
         // Asked first: whoever wrote meanwhile may have ended.
         let is_shared = self.is_shared();
         let began = Instant::now();

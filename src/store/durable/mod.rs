@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 pub use access::{Forgotten, Met};
@@ -78,8 +78,9 @@ pub struct Durable {
     queue: Queue,
     /// The memory that this store is behind.
     memory: OnceLock<Weak<Store>>,
-    /// The loads that are under way.
+    /// The loads that are under way, or wait for their turn.
     loads: DashMap<TenantId, Arc<Load>>,
+    turns: Semaphore,
     /// Tenants that are to be forgotten, and of which the store may still know something.
     forgetting: Mutex<BTreeSet<TenantId>>,
     /// True while other processes write to the store, and until what they wrote last was heard.
@@ -138,6 +139,7 @@ impl Durable {
             queue: Queue::default(),
             memory: OnceLock::new(),
             loads: DashMap::new(),
+            turns: Semaphore::new(load::LOADS_MAX),
             forgetting: Mutex::default(),
             is_shared,
             writer: random_writer(),

@@ -292,6 +292,22 @@ async fn requests_that_come_at_once_share_one_load_and_one_tenant() {
 }
 
 #[tokio::test]
+async fn invented_tenants_delay_the_load_of_another_and_do_not_shut_it_out() {
+    let records = Arc::new(Faulty { pause: Some(WAIT / 5), ..Faulty::default() });
+    let before = Process::start(&records);
+    before.is_taught(TENANT).await;
+    stored(&records, TENANT).await;
+    let after = Process::start(&records);
+    let invented = (0..2 * load::LOADS_MAX).map(|number| {
+        let mut id = TenantId([7; 32]);
+        id.0[..8].copy_from_slice(&number.to_le_bytes());
+        after.meet(id)
+    });
+    tokio::join!(futures_util::future::join_all(invented), after.meet(TENANT));
+    until("it is known", || std::future::ready(after.store.known_tenant(&TENANT).is_some())).await;
+}
+
+#[tokio::test]
 async fn a_slow_load_is_not_waited_for_and_is_merged_when_it_comes() {
     let records = Arc::new(Faulty { pause: Some(6 * WAIT), ..Faulty::default() });
     let before = Process::start(&records);

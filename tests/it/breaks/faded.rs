@@ -39,6 +39,47 @@ async fn later_turns(stage: &Stage) -> Vec<Value> {
     lines
 }
 
+/// The part of a team's 300 conversations that is played, in the same part of the default memory.
+const PART: usize = 5;
+const TEAM: usize = 300 / PART;
+/// The content blocks of a conversation of this team.
+const BLOCKS: usize = 100;
+
+/// A turn of one of the conversations of a team: 121 KB, of which the system prompt is another one on each turn.
+fn large_body(conversation: usize, number: usize) -> Value {
+    let mut body = turn(number);
+    let said = |place: usize| text(format!("{conversation}.{place} {}", "as was said before ".repeat(51)));
+    let role = |place: usize| if place.is_multiple_of(2) { "user" } else { "assistant" };
+    let mut messages: Vec<Value> = (0..BLOCKS + 2 * number - 1)
+        .map(|place| json!({"role": role(place), "content": [said(place)]}))
+        .collect();
+    let last = &mut messages.last_mut().unwrap()["content"][0];
+    *last = marked(last.clone());
+    body["messages"] = json!(messages);
+    let rules = format!("You are {conversation}, on turn {number}. {}", "Be brief. ".repeat(1_600));
+    body["system"] = json!([marked(text(rules))]);
+    body
+}
+
+#[tokio::test]
+async fn every_break_of_a_team_has_its_cause_with_the_default_memory() {
+    let stage = Stage::with(|config| {
+        ALIGN(config);
+        config.store.recent_bytes /= PART;
+    })
+    .await;
+    let size = large_body(1, 1).to_string().len();
+    assert!((118_000..124_000).contains(&size), "{size}");
+    let mut named = 0;
+    for number in 1..=TURNS {
+        for conversation in 0..TEAM {
+            let (_, line) = stage.ask(&large_body(conversation, number)).await;
+            named += usize::from(number > 1 && line["break_cause"] == "system");
+        }
+    }
+    assert_eq!(named, (TURNS - 1) * TEAM);
+}
+
 fn misses(stage: &Stage, reason: &str) -> usize {
     stage.forkpoint.metric("forkpoint_recall_misses_total", &[&format!("reason=\"{reason}\"")]) as usize
 }

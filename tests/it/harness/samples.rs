@@ -48,3 +48,6 @@ pub fn answer(headers: &str, body: &[u8]) -> Vec<u8> {
 pub fn message() -> Vec<u8> {
     answer("content-type: application/json\r\n", MESSAGE.as_bytes())
 }
+
+/// What a probe asks a port for operators.
+pub const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";

@@ -1,13 +1,12 @@
 //! The accounts of what is in memory: of all, and of each tenant.
 
 use bytes::Bytes;
-use h2::SendStream;
 
 use super::SHORT;
-use crate::fork::children::{FORKED, FREE, Stage, child, extend, parent, plan, usage};
+use crate::bystanders::nobody_waits;
 use crate::harness::http2::{Http2, request};
-use crate::harness::samples::{EVENT_STREAM, EVENTS, PROMPT, message};
-use crate::harness::{Binary, Forkpoint, Peer, Upstream, call, post, sum, until, within};
+use crate::harness::samples::{EVENT_STREAM, EVENTS, PROMPT};
+use crate::harness::{Binary, Bystander, Forkpoint, Peer, Upstream, call, sum, until, within};
 
 const MIB: usize = 1 << 20;
 /// The memory that may be taken beyond what a limit names.
@@ -21,76 +20,82 @@ fn large_call(bytes: usize) -> Vec<u8> {
     call(body.as_bytes())
 }
 
-fn keyed(key: &str, body: &[u8]) -> Vec<u8> {
-    post("/v1/messages", &format!("x-api-key: {key}\r\n"), body)
-}
-
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_bodies_of_open_streams_are_bounded_and_given_back() {
-    const STREAMS: usize = 60;
-    let upstream = Upstream::bind().await;
-    let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
-    let binary = Binary::serve(&upstream.url(), &settings).await;
-    let request = large_call(16 * MIB);
-    let mut streams = Vec::new();
-    for _ in 0..STREAMS {
-        let mut client = binary.client().await;
-        client.send(&request).await;
-        let (mut server, received) = upstream.asked().await;
-        assert_eq!(received.body.len(), request.len() - received_head(&request));
-        server.send(EVENT_STREAM).await;
-        server.send_chunk(EVENTS[0].as_bytes()).await;
-        client.through(EVENTS[0].as_bytes()).await;
-        streams.push((client, server));
-    }
-    let memory = binary.memory();
-    // Bodies that nobody accepted yet, prompts of open answers, and remembered ones.
-    assert!(memory < 3 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} open streams", memory / MIB);
-    for (client, server) in &mut streams {
-        for event in &EVENTS[1..] {
-            server.send_chunk(event.as_bytes()).await;
+    nobody_waits("large bodies", || async {
+        const STREAMS: usize = 60;
+        let upstream = Upstream::bind().await;
+        let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
+        let binary = Binary::serve(&upstream.url(), &settings).await;
+        let bystander = Bystander::beside(&binary);
+        let request = large_call(16 * MIB);
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            let mut client = binary.client().await;
+            client.send(&request).await;
+            let (mut server, received) = upstream.asked().await;
+            assert_eq!(received.body.len(), request.len() - received_head(&request));
+            server.send(EVENT_STREAM).await;
+            server.send_chunk(EVENTS[0].as_bytes()).await;
+            client.through(EVENTS[0].as_bytes()).await;
+            streams.push((client, server));
         }
-        server.send(b"0\r\n\r\n").await;
-        client.through(b"0\r\n\r\n").await;
-    }
-    drop(streams);
-    // What is remembered of the conversations is bounded by store.recent_bytes.
-    let small = || binary.memory() < 64 * MIB + OTHERWISE;
-    until("the memory to be given back", small).await;
-    let held = crate::harness::sum(&binary.admin("/metrics").await.1, "forkpoint_held", &[]);
-    assert_eq!(held, 0.0);
+        let memory = binary.memory();
+        // Bodies that nobody accepted yet, prompts of open answers, and remembered ones.
+        assert!(memory < 3 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} open streams", memory / MIB);
+        for (client, server) in &mut streams {
+            for event in &EVENTS[1..] {
+                server.send_chunk(event.as_bytes()).await;
+            }
+            server.send(b"0\r\n\r\n").await;
+            client.through(b"0\r\n\r\n").await;
+        }
+        drop(streams);
+        // What is remembered of the conversations is bounded by store.recent_bytes.
+        let small = || binary.memory() < 64 * MIB + OTHERWISE;
+        until("the memory to be given back", small).await;
+        let held = crate::harness::sum(&binary.admin("/metrics").await.1, "forkpoint_held", &[]);
+        assert_eq!(held, 0.0);
+        bystander.longest_wait().await
+    })
+    .await;
 }
 
 /// A body of small parts takes many times its bytes once it was read.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_read_of_bodies_is_bounded_too() {
-    const STREAMS: usize = 40;
-    const BLOCKS: usize = 100_000;
-    let upstream = Upstream::bind().await;
-    let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
-    let binary = Binary::serve(&upstream.url(), &settings).await;
-    let mut streams = Vec::new();
-    for number in 0..STREAMS {
-        let blocks = vec!["1"; BLOCKS].join(",");
-        let body = format!(
-            r#"{{"model":"claude-x","max_tokens":9,"messages":[{{"role":"user","content":"{number}"}},{{"role":"user","content":[{blocks}]}}]}}"#
-        );
-        let mut client = binary.client().await;
-        client.send(&call(body.as_bytes())).await;
-        let (mut server, received) = upstream.asked().await;
-        assert_eq!(received.body.len(), body.len());
-        server.send(EVENT_STREAM).await;
-        server.send_chunk(EVENTS[0].as_bytes()).await;
-        client.through(EVENTS[0].as_bytes()).await;
-        streams.push((client, server));
-    }
-    let memory = binary.memory();
-    // As for large bodies: not accepted yet, prompts of open answers, and remembered ones.
-    assert!(memory < 3 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} open streams", memory / MIB);
-    let metrics = binary.admin("/metrics").await.1;
-    let refused = sum(&metrics, "forkpoint_passthrough_total", &["held_bytes"])
-        + sum(&metrics, "forkpoint_unfollowed_total", &["prompt"]);
-    assert!(refused > 0.0, "{metrics}");
+    nobody_waits("bodies of many blocks", || async {
+        const STREAMS: usize = 40;
+        const BLOCKS: usize = 100_000;
+        let upstream = Upstream::bind().await;
+        let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
+        let binary = Binary::serve(&upstream.url(), &settings).await;
+        let bystander = Bystander::beside(&binary);
+        let mut streams = Vec::new();
+        for number in 0..STREAMS {
+            let blocks = vec!["1"; BLOCKS].join(",");
+            let body = format!(
+                r#"{{"model":"claude-x","max_tokens":9,"messages":[{{"role":"user","content":"{number}"}},{{"role":"user","content":[{blocks}]}}]}}"#
+            );
+            let mut client = binary.client().await;
+            client.send(&call(body.as_bytes())).await;
+            let (mut server, received) = upstream.asked().await;
+            assert_eq!(received.body.len(), body.len());
+            server.send(EVENT_STREAM).await;
+            server.send_chunk(EVENTS[0].as_bytes()).await;
+            client.through(EVENTS[0].as_bytes()).await;
+            streams.push((client, server));
+        }
+        let memory = binary.memory();
+        // As for large bodies: not accepted yet, prompts of open answers, and remembered ones.
+        assert!(memory < 3 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} open streams", memory / MIB);
+        let metrics = binary.admin("/metrics").await.1;
+        let refused = sum(&metrics, "forkpoint_passthrough_total", &["held_bytes"])
+            + sum(&metrics, "forkpoint_unfollowed_total", &["prompt"]);
+        assert!(refused > 0.0, "{metrics}");
+        bystander.longest_wait().await
+    })
+    .await;
 }
 
 fn received_head(request: &[u8]) -> usize {
@@ -118,120 +123,57 @@ async fn open_streams_do_not_use_up_the_bytes_for_others() {
     assert!(forkpoint.metric("forkpoint_unfollowed_total", &["prompt"]) > 0.0);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn observed_answers_have_a_common_bound() {
-    const STREAMS: usize = 40;
-    const CHUNKS: usize = 15 * 16;
-    let upstream = Upstream::bind().await;
-    let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
-    let binary = Binary::serve(&upstream.url(), &settings).await;
-    let text = "x".repeat(64 << 10);
-    let delta = format!(
-        "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
-    );
-    let mut streams = Vec::new();
-    for _ in 0..STREAMS {
-        let mut client = binary.client().await;
-        client.send(&call(PROMPT)).await;
-        let (mut server, _) = upstream.asked().await;
-        server.send(EVENT_STREAM).await;
-        for event in &EVENTS[..2] {
-            server.send_chunk(event.as_bytes()).await;
-        }
-        let answering = async {
-            for _ in 0..CHUNKS {
-                server.send_chunk(delta.as_bytes()).await;
+    nobody_waits("large answers", || async {
+        const STREAMS: usize = 40;
+        const CHUNKS: usize = 15 * 16;
+        let upstream = Upstream::bind().await;
+        let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
+        let binary = Binary::serve(&upstream.url(), &settings).await;
+        let bystander = Bystander::beside(&binary);
+        let text = "x".repeat(64 << 10);
+        let delta = format!(
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
+        );
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            let mut client = binary.client().await;
+            client.send(&call(PROMPT)).await;
+            let (mut server, _) = upstream.asked().await;
+            server.send(EVENT_STREAM).await;
+            for event in &EVENTS[..2] {
+                server.send_chunk(event.as_bytes()).await;
             }
-        };
-        tokio::join!(answering, client.exactly(CHUNKS * delta.len()));
-        streams.push((client, server));
-    }
-    let memory = binary.memory();
-    // What was read of answers, and what is remembered.
-    assert!(memory < 2 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} answers of 15 MiB", memory / MIB);
-    for (client, server) in &mut streams {
-        for event in &EVENTS[3..] {
-            server.send_chunk(event.as_bytes()).await;
+            let answering = async {
+                for _ in 0..CHUNKS {
+                    server.send_chunk(delta.as_bytes()).await;
+                }
+            };
+            tokio::join!(answering, client.exactly(CHUNKS * delta.len()));
+            streams.push((client, server));
         }
-        server.send(b"0\r\n\r\n").await;
-        client.through(b"0\r\n\r\n").await;
-    }
-    // What was forgotten is still billed.
-    let metrics = async || binary.admin("/metrics").await.1;
-    within("all bills", async {
-        let billed = async || crate::harness::sum(&metrics().await, "forkpoint_tokens_total", &["output"]);
-        while billed().await < (5 * STREAMS) as f64 {}
+        let memory = binary.memory();
+        // What was read of answers, and what is remembered.
+        assert!(memory < 2 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} answers of 15 MiB", memory / MIB);
+        for (client, server) in &mut streams {
+            for event in &EVENTS[3..] {
+                server.send_chunk(event.as_bytes()).await;
+            }
+            server.send(b"0\r\n\r\n").await;
+            client.through(b"0\r\n\r\n").await;
+        }
+        // What was forgotten is still billed.
+        let metrics = async || binary.admin("/metrics").await.1;
+        within("all bills", async {
+            let billed = async || crate::harness::sum(&metrics().await, "forkpoint_tokens_total", &["output"]);
+            while billed().await < (5 * STREAMS) as f64 {}
+        })
+        .await;
+        assert!(crate::harness::sum(&metrics().await, "forkpoint_unfollowed_total", &["answer"]) > 0.0);
+        bystander.longest_wait().await
     })
     .await;
-    assert!(crate::harness::sum(&metrics().await, "forkpoint_unfollowed_total", &["answer"]) > 0.0);
-}
-
-#[tokio::test]
-async fn uploads_of_strangers_leave_room_for_a_known_tenant() {
-    let mut upstream = Upstream::answering(&message()).await;
-    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.held_requests = 64).await;
-    assert_eq!(forkpoint.client().await.ask(&keyed("known", PROMPT)).await.status(), 200);
-    upstream.next().await;
-    let mut uploads = Vec::new();
-    let mut attacker = Http2::connect(&forkpoint).await;
-    for number in 0..200 {
-        let mut upload = request("POST", "/v1/messages").header("content-length", "1000");
-        if number % 2 == 0 {
-            upload = upload.header("x-api-key", format!("invented-{number}"));
-        }
-        let (answer, mut sending) = attacker.start(upload.body(()).unwrap(), false).await;
-        sending.send_data(Bytes::from_static(b"{"), false).unwrap();
-        uploads.push((answer, sending));
-    }
-    let exchanges = || forkpoint.metric("forkpoint_exchanges", &[]);
-    until("all uploads", || exchanges() == 200.0).await;
-    assert_eq!(forkpoint.metric("forkpoint_held", &["requests"]), 16.0, "a quarter");
-    for _ in 0..3 {
-        let reply = forkpoint.client().await.ask(&keyed("known", PROMPT)).await;
-        assert_eq!(reply.head.get("x-forkpoint-plan").as_deref(), Some("aligned"));
-    }
-}
-
-/// Starts as many uploads without a credential as four connections can carry, of one byte each.
-async fn uploads_of_nobody(forkpoint: &Forkpoint) -> Vec<(Http2, Vec<SendStream<Bytes>>)> {
-    const CONNECTIONS: usize = 4;
-    const STREAMS: usize = 256;
-    let before = forkpoint.metric("forkpoint_exchanges", &[]);
-    let mut attackers = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let mut attacker = Http2::connect(forkpoint).await;
-        let mut uploads = Vec::new();
-        for _ in 0..STREAMS {
-            let upload = request("POST", "/v1/messages").header("content-length", "1000");
-            let (_, mut sending) = attacker.start(upload.body(()).unwrap(), false).await;
-            sending.send_data(Bytes::from_static(b"{"), false).unwrap();
-            uploads.push(sending);
-        }
-        attackers.push((attacker, uploads));
-    }
-    let all = (CONNECTIONS * STREAMS) as f64;
-    until("all uploads", || forkpoint.metric("forkpoint_exchanges", &[]) - before == all).await;
-    attackers
-}
-
-#[tokio::test]
-async fn uploads_of_nobody_take_no_prefix_from_a_forked_child() {
-    let stage = Stage::new(|_| ()).await;
-    let instruction = "[[sim:fan_out n=3 tool=Agent field=prompt | tools turns=2 calls=1 tool=search]]";
-    let told = stage.fan_out(&parent(FREE, instruction)).await;
-    let mut first = child(FREE, &told[0]);
-    let exchange = stage.send(&first).await;
-    assert_eq!(plan(&exchange), FORKED);
-    extend(&mut first, &exchange);
-    let attackers = uploads_of_nobody(&stage.forkpoint).await;
-    // The next turn of a child that began before, and the first of one that did not.
-    for body in [&first, &child(FREE, &told[1])] {
-        let exchange = stage.send(body).await;
-        assert_eq!((exchange.status, plan(&exchange)), (200, FORKED));
-        assert!(usage(&exchange).cache_read > 10_000, "{:?}", usage(&exchange));
-    }
-    assert_eq!(stage.forkpoint.metric("forkpoint_held", &["requests"]), 0.0, "of nobody nothing is held");
-    drop(attackers);
 }
 
 #[tokio::test]

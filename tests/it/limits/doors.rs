@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use super::SHORT;
+use crate::bystanders::nobody_waits;
 use crate::harness::http2::{Http2, request};
-use crate::harness::samples::{OK, PROMPT, message};
-use crate::harness::{Binary, Forkpoint, Peer, Upstream, call, get, sum, until, within};
+use crate::harness::samples::{HEALTH, OK, PROMPT, message};
+use crate::harness::{Binary, Bystander, Forkpoint, Peer, Upstream, call, get, sum, until, within};
 
 /// More connections than any port for operators takes at once.
 const CROWD: usize = 256;
-const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// The deadlines of a process are whole seconds.
 const BRIEF: [(&str, &str); 2] = [("LIMITS__HEADER_S", "1"), ("LIMITS__STALL_S", "1")];
@@ -180,6 +180,58 @@ async fn refusals_that_nobody_takes_keep_no_connection() {
     assert!(open < 200.0, "{open} connections are open");
 }
 
+/// A crowd that speaks HTTP/2 and does not go when it is told to.
+async fn deaf_crowd(address: SocketAddr, count: usize) -> Vec<Peer> {
+    let start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let mut crowd = Vec::new();
+    for _ in 0..count {
+        let mut client = Peer::connect(address).await;
+        // It may have had to go already.
+        let _ = client.try_send(start).await;
+        crowd.push(client);
+    }
+    crowd
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_crowd_that_does_not_go() {
+    let binary = Binary::serve("http://127.0.0.1:1", &[]).await;
+    nobody_waits("a crowd", || async {
+        let bystander = Bystander::beside(&binary);
+        let crowd = deaf_crowd(binary.admin, 1_500).await;
+        let longest = bystander.longest_wait().await;
+        drop(crowd);
+        longest
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_that_do_not_end_take_little_memory() {
+    const SOCKETS: usize = 1_200;
+    const MIB: usize = 1 << 20;
+    let upstream = Upstream::answering(OK).await;
+    let binary = Binary::serve(&upstream.url(), &[]).await;
+    let before = binary.memory();
+    let line = format!("x-{}: {}\r\n", "n".repeat(20), "v".repeat(1_200));
+    let unfinished = format!("GET / HTTP/1.1\r\nhost: here\r\n{}", line.repeat(95)).into_bytes();
+    nobody_waits("unfinished headers", || async {
+        let bystander = Bystander::beside(&binary);
+        let mut crowd = Vec::new();
+        for _ in 0..SOCKETS {
+            let mut client = binary.client().await;
+            // It may have had to go already.
+            let _ = client.try_send(&unfinished).await;
+            crowd.push(client);
+        }
+        let taken = binary.memory().saturating_sub(before);
+        assert!(taken < 100 * MIB, "{} MiB for {SOCKETS} connections", taken / MIB);
+        assert_eq!(binary.client().await.ask(&get("/one/more")).await.status(), 200);
+        bystander.longest_wait().await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn little_of_an_upload_over_http_2_comes_ahead() {
     let upstream = Upstream::answering(OK).await;
@@ -193,27 +245,32 @@ async fn little_of_an_upload_over_http_2_comes_ahead() {
     assert!(room <= 256 << 10, "{room}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_that_do_not_read_are_cut_off_and_keep_nobody_from_an_answer() {
-    let settings = [&BRIEF[..], &[("ADMIN__SUBSCRIBERS", "1")]].concat();
-    let upstream = Upstream::answering(&message()).await;
-    let binary = Binary::serve(&upstream.url(), &settings).await;
-    let mut slow = Vec::new();
-    for page in ["/metrics", "/events"] {
-        let mut client = Peer::connect(binary.admin).await;
-        // More of them than any buffer holds; not one is read.
-        let ask = format!("GET {page} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(2_000);
-        let _ = tokio::time::timeout(SHORT * 4, client.try_send(ask.as_bytes())).await;
-        slow.push(client);
-    }
-    assert_eq!(binary.admin("/healthz").await.0, 200);
-    assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200);
-    // What waits to be read is bounded: the process serves on until the connections are cut.
-    within("the end of the one that reads no metrics", async {
-        while sum(&binary.admin("/metrics").await.1, "forkpoint_connections", &["admin"]) > 2.0 {
-            tokio::time::sleep(SHORT).await;
+    nobody_waits("slow operators", || async {
+        let settings = [&BRIEF[..], &[("ADMIN__SUBSCRIBERS", "1")]].concat();
+        let upstream = Upstream::answering(&message()).await;
+        let binary = Binary::serve(&upstream.url(), &settings).await;
+        let bystander = Bystander::beside(&binary);
+        let mut slow = Vec::new();
+        for page in ["/metrics", "/events", "/api/forks", "/api/prefixes"] {
+            let mut client = Peer::connect(binary.admin).await;
+            // More of them than any buffer holds; not one is read.
+            let ask = format!("GET {page} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(2_000);
+            let _ = tokio::time::timeout(SHORT * 4, client.try_send(ask.as_bytes())).await;
+            slow.push(client);
         }
+        assert_eq!(binary.admin("/healthz").await.0, 200);
+        assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200);
+        // What waits to be read is bounded: the process serves on until the connections are cut.
+        within("the end of the one that reads no metrics", async {
+            while sum(&binary.admin("/metrics").await.1, "forkpoint_connections", &["admin"]) > 2.0 {
+                tokio::time::sleep(SHORT).await;
+            }
+        })
+        .await;
+        drop(slow);
+        bystander.longest_wait().await
     })
     .await;
-    drop(slow);
 }

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod doors;
+pub mod strangers;
 mod wire;
 
 use std::time::Duration;

@@ -12,6 +12,7 @@ use crate::fork::children::{
     BOUND, FORKED, FREE, child, directives, extend, forwarded, parent, plan, usage, without_markers,
 };
 use crate::harness::{Binary, Log};
+use crate::limits::strangers::{flood, invented};
 use crate::workload::{Exchange, Letter, Line};
 
 #[tokio::test]
@@ -37,6 +38,27 @@ async fn a_child_keeps_its_prefix_byte_for_byte_between_its_turns() {
             house = house.restart().await;
         }
         assert_eq!(house.count("fallbacks_total", &[]), 0, "{model}");
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_strangers_after_the_restart_takes_no_prefix_from_a_child() {
+    let keys: [fn(usize) -> Option<String>; 2] = [invented, |_| None];
+    for key in keys {
+        let house = House::new().await;
+        let told = house.fan_out(&parent(FREE, SCRIPT)).await;
+        let mut body = child(FREE, &told[0]);
+        let first = house.send(&body).await;
+        extend(&mut body, &first);
+        let house = house.restart().await;
+        let attackers = flood(&house.forkpoint, key).await;
+        for body in [&body, &child(FREE, &told[1])] {
+            let exchange = house.send(body).await;
+            assert_eq!((exchange.status, plan(&exchange)), (200, FORKED));
+            let used = usage(&exchange);
+            assert!(used.cache_read * 10 > used.prompt() * 9, "{used:?}");
+        }
+        drop(attackers);
     }
 }
 

@@ -81,7 +81,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "store.recent_bytes",
         kind: KeyKind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
-        meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again. Of older ones a digest is kept in a quarter of this, enough to name what broke the cache.",
+        meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again. Of older ones a digest is kept in half of this, enough to name what broke the cache.",
         reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more (config/README.md has the rule for more)",
     },
     ConfigKey {
@@ -111,7 +111,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "limits.connections",
         kind: KeyKind::Count(1..=1_000_000, |config| &mut config.limits.connections),
-        meaning: "The most exchanges at once, each from its headers to the end of its answer; further ones are answered with a 503. Where the system allows too few open files for them and as many idle connections, there are fewer. Of every such limit, tenants without an accepted request share a quarter, no credential takes more than three times what it leaves for others, and the last eighth is for tenants with forked children.",
+        meaning: "The most exchanges at once, each from its headers to the end of its answer; further ones are answered with a 503. Where the system allows too few open files for them and as many idle connections, there are fewer. Of every such limit, tenants without an accepted request share a quarter, in which the slowest upload makes room for others; no credential takes more than three times what it leaves for others, and the last eighth is for tenants with forked children.",
         reason: "four thousand streams need about as many files on each side, within common limits of a service",
     },
     ConfigKey {

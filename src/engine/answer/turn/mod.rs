@@ -181,6 +181,12 @@ impl TurnBuilder {
         self.turn.id.as_deref()
     }
 
+    /// About how many bytes are worked on to give out the blocks that stopped since; 0 if none has.
+    pub fn finished_bytes(&self) -> usize {
+        let has_stopped = self.blocks.get(self.given).is_some_and(|block| block.stopped);
+        if has_stopped { self.kept_bytes } else { 0 }
+    }
+
     /// The blocks that stopped since the last call, in order, each as the finished turn will hold it: clients
     /// act on a block while the next ones still stream.
     pub fn finished(&mut self) -> impl Iterator<Item = Block> {
