@@ -175,8 +175,10 @@ impl Drop for TakenPlace {
 }
 
 /// The size of a body that was not read yet, as far as the work on it goes: small parts are as much work as large ones.
+/// Parts are not counted where they cannot make it large: each has two bytes at least.
 pub fn weight(body: &[u8]) -> usize {
-    if is_large(body.len()) {
+    let at_most = body.len() + PART_BYTES * (body.len() / 2);
+    if is_large(body.len()) || !is_large(at_most) {
         return body.len();
     }
     body.len() + PART_BYTES * memchr::memchr_iter(b',', body).count()
@@ -242,6 +244,15 @@ mod tests {
         futures_util::future::join_all(works).await;
         assert!(bodies.lock().lines.is_empty() && bodies.lock().taken == 0);
         Arc::into_inner(order).unwrap().into_inner().unwrap()
+    }
+
+    #[test]
+    fn parts_are_counted_where_they_can_make_a_body_large() {
+        let parts = |bytes: usize| b"1,".repeat(bytes / 2);
+        assert_eq!(weight(&parts(50_000)), 50_000);
+        assert_eq!(weight(&parts(60_000)), 60_000 + PART_BYTES * 30_000);
+        assert!(is_large(weight(&parts(60_000))), "ten thousands of parts are as much work as a large body");
+        assert_eq!(weight(&[b'a'; 200_000]), 200_000);
     }
 
     #[tokio::test]

@@ -74,8 +74,9 @@ impl<T: TenantAccess> View<'_, T> {
     /// The bytes of the conversation that a request goes on from, if the server holds that: reading such a request takes
     /// as long as reading all of it.
     pub fn held_bytes(&self, body: &[u8]) -> usize {
-        // Few requests have it, and the others are not read for this.
-        if memchr::memmem::find(body, CONTINUES).is_none() {
+        // Few tenants have conversations that the server holds, and few requests go on from one: the others are neither
+        // searched nor read for this. Searching takes 7 % of the work on an aligned request of 200 KB.
+        if !self.recent(|recent| recent.holds_any()) || memchr::memmem::find(body, CONTINUES).is_none() {
             return 0;
         }
         let Ok(anatomy) = Anatomy::read(body) else { return 0 };

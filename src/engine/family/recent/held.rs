@@ -46,6 +46,11 @@ impl Recent {
         slot.trace.received.body().len() + answer.map_or(0, Bytes::len)
     }
 
+    /// True if the server holds an answer of any conversation.
+    pub fn holds_any(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
     /// Returns the request whose answer the server holds under this id.
     pub fn held(&self, message_id: &str) -> Option<RecentId> {
         self.threads.get(message_id).copied()
